@@ -1,0 +1,39 @@
+"""Standard augmentation: horizontal flips and shifts, differentiable in the images, reproducible by generator."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ddm.errors import InputError
+
+KINDS = ("none", "flip", "shift", "flip-shift")
+
+
+def check(kind: str) -> None:
+    """Refuse an unknown kind of augmentation."""
+    if kind not in KINDS:
+        raise InputError(f"there is no augmentation '{kind}': use one of {', '.join(KINDS)}.")
+
+
+def augment(images: Tensor, kind: str, generator: torch.Generator) -> Tensor:
+    """Flip each of ``(b, C, H, W)`` with probability ½ and shift it by up to an eighth, as ``kind`` says."""
+    if "flip" in kind:
+        flipped = torch.rand(len(images), generator=generator) < 0.5
+        images = torch.where(flipped.view(-1, 1, 1, 1).to(images.device), images.flip(-1), images)
+    if "shift" in kind:
+        images = _shifted(images, generator)
+    return images
+
+
+def _shifted(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Each image moved by its own whole number of pixels, zeros moving in."""
+    count, _, height, width = images.shape
+    reach = max(1, min(height, width) // 8)
+    offsets = torch.randint(0, 2 * reach + 1, (2, count, 1), generator=generator).to(images.device)
+    rows = offsets[0] + torch.arange(height, device=images.device)
+    columns = offsets[1] + torch.arange(width, device=images.device)
+    padded = F.pad(images, (reach,) * 4)
+    samples = torch.arange(count, device=images.device).view(-1, 1, 1)
+    return padded[samples, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)

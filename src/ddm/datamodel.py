@@ -1,0 +1,279 @@
+"""DistilledDatamodel, the front door: fit once, then ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from ddm import designs
+from ddm import partition as partitions
+from ddm.attribution import Attribution, least_squares
+from ddm.counterfactual import Counterfactuals
+from ddm.datasets.samples import Samples
+from ddm.designs import Weights
+from ddm.errors import InputError
+from ddm.matching import Settings, distil
+from ddm.objectives import Measure, Objective, resolve
+from ddm.partition import Features, Group, Partition
+from ddm.synset import Synset
+from ddm.target import Target
+from ddm.trace import Trace
+
+Question = Samples | tuple[Any, Any] | Dataset[Any]
+"""What is asked about: samples, one ``(input, label)`` pair, a batch of them, or a torch dataset."""
+
+
+class DistilledDatamodel:
+    """What the target would be without any groups of its training set, and what that does to any behaviour.
+
+    partition:    the groups
+    synset:       the synset of every group
+    class_synset: that of every class, where groups lie within classes
+    settings:     how they were distilled
+    data:         fingerprint of the training set
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        partition: Partition,
+        synset: Synset,
+        class_synset: Synset | None,
+        settings: Settings,
+        data: str,
+    ) -> None:
+        self.target, self.partition, self.settings, self.data = target, partition, settings, data
+        self.synset, self.class_synset = synset, class_synset
+        self._clusters = Counterfactuals(target, synset)
+        self._classes = Counterfactuals(target, class_synset) if class_synset is not None else None
+
+    @classmethod
+    def fit(
+        cls,
+        target: Target,
+        samples: Samples | Dataset[Any],
+        clusters: int = 10,
+        *,
+        partition: str | Partition | Sequence[Any] | np.ndarray = "kmeans",
+        features: Features = None,
+        settings: Settings | None = None,
+        directory: Path | str | None = None,
+        **changes: Any,
+    ) -> DistilledDatamodel:
+        """Split the training set into groups and distil the influence of each.
+
+        partition: kmeans (``clusters`` a class), class, sequence, a group label for each sample, or a ``Partition``
+        features:  what k-means works on; by default the target's penultimate layer
+        settings:  how to distil; ``changes`` replace single ones, e.g. ``ipc=2, matching="forward"``
+        directory: where finished parts are kept, so that a killed fit goes on
+        """
+        samples = Samples.of(samples)
+        settings = changed(settings or Settings(), changes)
+        groups = make_partition(target, samples, partition, clusters, features, settings.seed)
+        parts = Path(directory) if directory is not None else None
+        synset, class_synset = distil(target, samples, groups, settings, parts)
+        return cls(target, groups, synset, class_synset, settings, samples.fingerprint())
+
+    def attribute(
+        self,
+        question: Question,
+        objective: str | Objective | Measure = "prediction",
+        *,
+        level: str = "cluster",
+        design: str | np.ndarray = "leave-one-out",
+        perturbations: int | None = None,
+        beta: Weights = "uniform",
+        seed: int = 0,
+    ) -> Attribution:
+        """What removing each group does to ``objective`` on the samples asked about.
+
+        level:  cluster, or class
+        design: leave-one-out, random (``perturbations`` unions of half of the groups, default 4 K), or an array
+                ``(M, K)`` that is 1 where a group is removed
+        beta:   weight of each perturbation: uniform, removed (fewer removed groups count more), or a callable of p
+        """
+        models, partition = self._level(level)
+        removed = _design(design, len(partition), perturbations, seed)
+        return self._attribute(models, partition, removed, self._batch(question), objective, beta)
+
+    def trace(
+        self, question: Question, objective: str | Objective | Measure = "prediction", *, full: bool = False
+    ) -> Trace:
+        """The class and then the cluster most responsible, by L + C fine-tunings; ``full`` searches every group."""
+        batch = self._batch(question)
+        clusters = designs.leave_one_out(len(self.partition))
+        if full or self._classes is None or self.partition.parents is None:
+            found = self._attribute(self._clusters, self.partition, clusters, batch, objective, "uniform")
+            return Trace(None, found, len(self.partition))
+        models, classes = self._level("class")
+        upper = self._attribute(models, classes, designs.leave_one_out(len(classes)), batch, objective, "uniform")
+        parent = np.asarray(classes.parents)[upper.order()[0]]
+        inside = np.flatnonzero(self.partition.parents == parent)
+        lower = self._attribute(
+            self._clusters, self.partition, clusters[inside], batch, objective, "uniform", chosen=inside
+        )
+        return Trace(upper, lower, len(self.partition))
+
+    def counterfactual(self, remove: Group | Iterable[Group]) -> nn.Module:
+        """The network as it would be without some groups, given by number or name: a plain ``nn.Module``."""
+        removed = self.partition.mask(remove)
+        self._clusters.check_usable(removed)
+        return self._clusters.network(removed)
+
+    def outputs(self, x: Tensor, removed: np.ndarray | None = None) -> Tensor:
+        """Logits ``(M, n, L)`` under perturbations ``removed (M, K)``, by default each group removed once."""
+        if removed is None:
+            removed = designs.leave_one_out(len(self.partition))
+        return self._clusters.outputs(removed, x)
+
+    def save(self, path: Path | str) -> None:
+        """Write a run directory that ``ddm.load`` and the command line read."""
+        from ddm import store
+
+        store.save(self, Path(path))
+
+    def _attribute(
+        self,
+        models: Counterfactuals,
+        partition: Partition,
+        removed: np.ndarray,
+        batch: tuple[Tensor, Tensor],
+        objective: str | Objective | Measure,
+        beta: Weights,
+        chosen: np.ndarray | None = None,
+    ) -> Attribution:
+        """Attribution to the ``chosen`` groups (default: all) from the perturbations ``removed (M, K)``."""
+        chosen = np.arange(len(partition)) if chosen is None else chosen
+        usable = chosen[models.synset.usable.numpy()[chosen]]
+        removed = removed[:, :] & np.isin(np.arange(len(partition)), usable)
+        removed = removed[removed.any(1)]
+        if not len(removed):
+            raise InputError("none of the groups could be distilled, so nothing can be attributed to them.")
+        asked = resolve(objective, self.target.loss)
+        x, y = batch
+        baseline = self.target.outputs(x)
+        values = _measured(asked, models.outputs(removed, x), baseline, y.to(baseline.device))
+        everything = np.vstack([np.ones((1, len(usable))), ~removed[:, usable]])
+        weights = np.concatenate([[1.0], designs.weights(removed, beta)])
+        fit = least_squares(everything, values, weights)
+        matrix, errors = np.full((2, len(partition), values.shape[1]), np.nan)
+        matrix[usable], errors[usable] = -fit.W, fit.errors
+        outputs = asked.output_names(partition.classes, values.shape[1])
+        return Attribution(
+            names=tuple(partition.names[k] for k in chosen),
+            matrix=matrix[chosen],
+            errors=errors[chosen],
+            b=fit.b,
+            baseline=values[0],
+            outputs=outputs,
+            objective=asked.name,
+            meaning=asked.meaning,
+            signed=asked.signed,
+            focus=int(baseline.softmax(1).mean(0).argmax()) if asked.per_class else 0,
+            sizes=partition.sizes[chosen],
+            models=len(removed),
+        )
+
+    def _level(self, level: str) -> tuple[Counterfactuals, Partition]:
+        if level == "cluster":
+            return self._clusters, self.partition
+        upper = self.partition.by_class()
+        if level != "class":
+            raise InputError(f"there is no level '{level}': use cluster or class.")
+        if self._classes is None or upper is None:
+            raise InputError("these groups cut across classes, so there is no class level.")
+        return self._classes, upper
+
+    def _batch(self, question: Question) -> tuple[Tensor, Tensor]:
+        """Inputs ``(n, ...)`` and labels ``(n,)`` of what is asked about."""
+        if isinstance(question, tuple) and len(question) == 2:
+            x, y = torch.as_tensor(question[0]), torch.as_tensor(question[1])
+            if y.dim() == 0:
+                x, y = x[None], y[None]
+        elif isinstance(question, (Samples, Dataset)):
+            x, y = Samples.of(question).batch()
+        else:
+            raise InputError("ask about Samples, an (input, label) pair, a batch of them, or a torch dataset.")
+        if len(x) == 0 or y.shape != (len(x),):
+            raise InputError(f"{len(x)} inputs need as many labels, not labels of shape {tuple(y.shape)}.")
+        count = len(self.partition.classes)
+        if int(y.min()) < 0 or int(y.max()) >= count:
+            raise InputError(f"labels must lie in 0 to {count - 1}; these reach from {int(y.min())} to {int(y.max())}.")
+        if not torch.isfinite(x).all():
+            raise InputError("the inputs asked about contain NaN or infinite values.")
+        return x, y.to(torch.int64)
+
+    def __repr__(self) -> str:
+        failed = f", {len(self.synset.stopped)} stopped" if self.synset.stopped else ""
+        return (
+            f"DistilledDatamodel({type(self.target.network).__name__}, {len(self.partition)} groups of "
+            f"{len(self.partition.groups)} samples, {self.settings.matching} matching{failed})"
+        )
+
+
+def make_partition(
+    target: Target,
+    samples: Samples,
+    partition: str | Partition | Sequence[Any] | np.ndarray,
+    clusters: int,
+    features: Features = None,
+    seed: int = 0,
+) -> Partition:
+    """The partition that ``DistilledDatamodel.fit`` is asked for."""
+    if isinstance(partition, Partition):
+        if len(partition.groups) != len(samples):
+            raise InputError(
+                f"the partition is of {len(partition.groups)} samples, the training set has {len(samples)}."
+            )
+        return partition
+    if not isinstance(partition, str):
+        return partitions.given(samples, partition)
+    if partition == "kmeans":
+        return partitions.kmeans(samples, partitions.features_of(samples, features, target), clusters, seed)
+    if partition == "sequence":
+        return partitions.sequential(samples, clusters)
+    if partition == "class":
+        return partitions.classwise(samples)
+    raise InputError(f"there is no partition '{partition}': use kmeans, class, sequence or your own groups.")
+
+
+def changed(settings: Settings, changes: dict[str, Any]) -> Settings:
+    """Settings with some replaced; ``InputError`` names one that does not exist."""
+    try:
+        return replace(settings, **changes)
+    except TypeError:
+        unknown = ", ".join(sorted(set(changes) - set(Settings.__dataclass_fields__)))
+        known = ", ".join(Settings.__dataclass_fields__)
+        raise InputError(f"there is no setting {unknown}: use one of {known}.") from None
+
+
+def _design(design: str | np.ndarray, groups: int, perturbations: int | None, seed: int) -> np.ndarray:
+    if not isinstance(design, str):
+        return designs.given(design, groups)
+    if design == "leave-one-out":
+        return designs.leave_one_out(groups)
+    if design == "random":
+        return designs.random(groups, 4 * groups if perturbations is None else perturbations, seed=seed)
+    raise InputError(f"there is no design '{design}': use leave-one-out, random or an array.")
+
+
+def _measured(objective: Objective, outputs: Tensor, baseline: Tensor, labels: Tensor) -> np.ndarray:
+    """Values ``(1 + M, O)`` of the target itself and of M models."""
+    try:
+        values = objective.values(torch.cat([baseline[None], outputs]), baseline, labels)
+    except (TypeError, RuntimeError, IndexError) as error:
+        raise InputError(
+            f"the objective '{objective.name}' must take (outputs, baseline outputs, labels) and return one or more "
+            f"numbers; it said: {error}"
+        ) from None
+    measured: np.ndarray = values.cpu().numpy()
+    if not np.isfinite(measured).all():
+        raise InputError(f"the objective '{objective.name}' gave NaN or infinite values.")
+    return measured

@@ -1,0 +1,95 @@
+"""Image classification datasets of the Hugging Face Hub, or a local folder that ``datasets`` can read.
+
+Needs the ``hub`` extra. Images are the first column of type image, else the one named ``image`` or ``img``;
+labels the one named ``label``, ``labels`` or ``fine_label``; splits ``train``, ``validation`` or ``valid``,
+and ``test``.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ddm.datasets.images import Images, survey
+from ddm.datasets.labels import number
+from ddm.datasets.places import reason
+from ddm.datasets.published import Published
+from ddm.errors import InputError
+
+SPLITS = {"train": ("train",), "validation": ("validation", "valid"), "test": ("test",)}
+IMAGE_NAMES = ("image", "img")
+LABEL_NAMES = ("label", "labels", "fine_label")
+
+
+def read(path: str, size: int | None) -> Published:
+    """The dataset of this name on the Hub, or in this folder."""
+    what = f"hf:{path}"
+    tables = _tables(path, what)
+    features = tables["train"].features
+    image, label = _image_column(features, what), _named_column(features, LABEL_NAMES, "label", what)
+    names = getattr(features[label], "names", None)
+    classes, labels = number({split: table[label][:] for split, table in tables.items()}, names, what)
+    sources = {split: _Column.of(table, image, what) for split, table in tables.items()}
+    form = survey([(f"{what} {split}", column) for split, column in sources.items()], size)
+    return Published(
+        **{split: Images(column, labels[split], classes, form, f"{what} {split}") for split, column in sources.items()}
+    )
+
+
+def _tables(name: str, what: str) -> dict[str, Any]:
+    """The dataset's splits under our names."""
+    try:
+        import datasets
+    except ImportError:
+        raise InputError(
+            f"{what} needs the Hugging Face libraries: install them, pip install 'distilled-datamodel[hub]'."
+        ) from None
+    try:
+        found = datasets.load_dataset(name)
+    except Exception as error:  # network, cache, unknown names and unreadable files each raise their own kind
+        raise InputError(f"{what} cannot be loaded ({reason(error)}): check the name and the connection.") from None
+    if "train" not in found:
+        raise InputError(f"{what} has no split 'train' but {', '.join(found)}: give a dataset that has one.")
+    tables = {split: [found[name] for name in names if name in found] for split, names in SPLITS.items()}
+    return {split: candidates[0] for split, candidates in tables.items() if candidates}
+
+
+def _image_column(features: Mapping[str, Any], what: str) -> str:
+    import datasets
+
+    typed = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
+    return typed[0] if typed else _named_column(features, IMAGE_NAMES, "image", what)
+
+
+def _named_column(features: Mapping[str, Any], names: Sequence[str], use: str, what: str) -> str:
+    for name in names:
+        if name in features:
+            return name
+    raise InputError(f"{what} has no {use} column named {' or '.join(names)} but {', '.join(features)}: rename it.")
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The encoded images of a split, by row."""
+
+    table: Any
+    name: str
+
+    @classmethod
+    def of(cls, table: Any, name: str, what: str) -> _Column:
+        import datasets
+
+        try:
+            return cls(table.select_columns([name]).cast_column(name, datasets.Image(decode=False)), name)
+        except Exception as error:  # pyarrow's and datasets' own kinds
+            raise InputError(f"{what} has a column '{name}' that does not hold images: {reason(error)}.") from None
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, row: int, /) -> Path | BinaryIO:
+        value = self.table[row][self.name]
+        return Path(value["path"]) if value["bytes"] is None else io.BytesIO(value["bytes"])

@@ -1,0 +1,131 @@
+"""Encoded images (PNG, JPEG, …), decoded when their rows are asked for.
+
+So a limit of 1,000 on a folder of 100,000 images decodes 1,000. Headers are cheap: ``survey`` reads them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ddm.datasets.places import reason
+from ddm.datasets.samples import Samples
+from ddm.errors import InputError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+GREY = ("1", "L", "LA", "I")
+
+
+class Sources(Protocol):
+    """Where the images of a split are: paths or open files, by row."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, row: int, /) -> Path | BinaryIO: ...
+
+
+@dataclass(frozen=True)
+class Form:
+    """What every image becomes: ``(channels, height, width)``, by resizing if need be."""
+
+    channels: int
+    height: int
+    width: int
+    resize: bool
+
+
+@dataclass(frozen=True)
+class Images:
+    """One split of encoded images.
+
+    labels: ``(n,)`` int64, positions in ``classes``
+    what:   the split's name in messages
+    """
+
+    sources: Sources
+    labels: Tensor
+    classes: Sequence[str]
+    form: Form
+    what: str
+
+    def __getitem__(self, rows: np.ndarray, /) -> Samples:
+        """Decoded samples of these rows ``(m,)``."""
+        raw = np.empty((len(rows), self.form.channels, self.form.height, self.form.width), np.uint8)
+        for position, row in enumerate(rows.tolist()):
+            with _opened(self.sources, row, self.what) as (image, name):
+                raw[position] = _decode(image, self.form, name)
+        samples = Samples.make(raw, self.labels[rows], self.classes, what=self.what)
+        return replace(samples, origin=torch.from_numpy(rows))
+
+
+def survey(splits: Sequence[tuple[str, Sources]], size: int | None) -> Form:
+    """The form of all images of a dataset: grey if each is, of their one size if ``size`` gives no other."""
+    what, sources = splits[0]
+    with _opened(sources, 0, what) as (first, _):
+        width, height = first.size if size is None else (size, size)
+    form = Form(1, height, width, resize=size is not None)
+    for what, sources in splits:
+        for row in range(len(sources)):
+            with _opened(sources, row, what) as (image, name):
+                _check_size(image, form, name)
+                if not _is_grey(image):
+                    form = replace(form, channels=3)
+    return form
+
+
+@contextmanager
+def _opened(sources: Sources, row: int, what: str) -> Iterator[tuple[Image, str]]:
+    """An image and its name in messages; whatever is wrong with it becomes an ``InputError``."""
+    from PIL import Image, UnidentifiedImageError
+
+    source = sources[row]
+    name = f"'{source}'" if isinstance(source, Path) else f"image {row} of {what}"
+    try:
+        with Image.open(source) as image:
+            yield image, name
+    except InputError:
+        raise
+    except Exception as error:  # Pillow's decoders raise many kinds on damaged files
+        why = "not an image Pillow knows" if isinstance(error, UnidentifiedImageError) else reason(error)
+        raise InputError(f"{name} cannot be read ({why}): replace or remove it.") from None
+
+
+def _check_size(image: Image, form: Form, name: str) -> None:
+    if not form.resize and image.size != (form.width, form.height):
+        raise InputError(
+            f"{name} is {image.width}×{image.height} where the other images are {form.width}×{form.height}: "
+            "pass size (--size) to resize them all."
+        )
+
+
+def _is_grey(image: Image) -> bool:
+    if image.mode == "P":
+        palette = np.reshape(image.getpalette() or [], (-1, 3))
+        return bool((palette == palette[:, :1]).all())
+    return image.mode.split(";")[0] in GREY
+
+
+def _decode(image: Image, form: Form, name: str) -> np.ndarray:
+    """``(C, H, W)`` uint8."""
+    _check_size(image, form, name)
+    image = _eight_bits(image).convert("L" if form.channels == 1 else "RGB")
+    if form.resize:
+        image = image.resize((form.width, form.height))
+    return np.asarray(image).reshape(form.height, form.width, form.channels).transpose(2, 0, 1)
+
+
+def _eight_bits(image: Image) -> Image:
+    """16-bit grey scaled to 8 bits, where Pillow's own conversion would turn all but the darkest white."""
+    from PIL import Image
+
+    if not image.mode.startswith("I"):
+        return image
+    return Image.fromarray((np.asarray(image).astype(np.int64) // 257).clip(0, 255).astype(np.uint8))

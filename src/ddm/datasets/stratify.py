@@ -1,0 +1,35 @@
+"""Draw samples at random so that the classes keep their proportions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def choose(labels: np.ndarray, count: int, random: np.random.Generator, *, leave_one: bool = False) -> np.ndarray:
+    """Sorted positions of ``count`` of the ``(n,)`` labels, or of as many as there are.
+
+    Each class gets its share to within rounding, and at least one if ``count`` allows one a class.
+    ``leave_one`` takes no class's last sample, and so may return fewer.
+    """
+    _, kinds, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    quotas = _quotas(sizes, sizes - int(leave_one), count, random)
+    # Grouped by class, in random order within each; unlike a shuffle, sorted keys survive new numpy versions.
+    order = np.lexsort((random.random(len(labels)), kinds))
+    rank = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.sort(order[rank < np.repeat(quotas, sizes)])
+
+
+def _quotas(sizes: np.ndarray, room: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
+    """How many of each class ``(k,)``: proportional to ``sizes``, at most ``room``, ``count`` in all."""
+    count = min(count, int(room.sum()))
+    fair = count * sizes / sizes.sum()
+    quotas: np.ndarray = np.minimum(np.floor(fair).astype(np.int64), room)
+    if count >= np.count_nonzero(room):
+        quotas = np.maximum(quotas, np.minimum(room, 1))
+    ties = random.random(len(sizes))
+    while missing := count - int(quotas.sum()):
+        step = 1 if missing > 0 else -1
+        free = np.flatnonzero(quotas < room if step > 0 else quotas > 1)
+        furthest = np.lexsort((ties[free], step * (quotas - fair)[free]))
+        quotas[free[furthest[: abs(missing)]]] += step
+    return quotas

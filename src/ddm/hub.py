@@ -1,0 +1,50 @@
+"""Pre-trained networks from the Hugging Face hub as feature extractors (extra ``hub``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ddm.errors import InputError
+
+
+def image_features(source: str) -> Callable[[Tensor], Tensor]:
+    """Features ``(b, F)`` of images ``(b, C, H, W)`` from ``hf:NAME``, an image model's name or local folder.
+
+    Images are resized to the model's input and repeated to its number of channels. They come normalised, so the model's
+    own preprocessing is not applied.
+    """
+    if not source.startswith("hf:"):
+        raise InputError(f"there are no features '{source}': give hf:NAME, a module or a callable.")
+    name = source.removeprefix("hf:")
+    try:
+        from transformers import AutoModel
+    except ImportError:
+        raise InputError("features from the hub need transformers: pip install 'distilled-datamodel[hub]'.") from None
+    try:
+        model = AutoModel.from_pretrained(name).eval()
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise InputError(f"the hub model '{name}' could not be loaded: {first}") from None
+    size = getattr(model.config, "image_size", None)
+    channels = getattr(model.config, "num_channels", 3)
+
+    def extract(images: Tensor) -> Tensor:
+        if images.shape[1] != channels:
+            images = images[:, :1].expand(-1, channels, -1, -1)
+        if isinstance(size, int) and images.shape[-2:] != (size, size):
+            images = F.interpolate(images, size=(size, size), mode="bilinear", align_corners=False)
+        with torch.no_grad():
+            outputs = model(pixel_values=images)
+        pooled = getattr(outputs, "pooler_output", None)
+        return _pooled(outputs.last_hidden_state) if pooled is None else pooled.flatten(1)
+
+    return extract
+
+
+def _pooled(hidden: Tensor) -> Tensor:
+    """Mean over the tokens of ``(b, tokens, F)`` or the places of ``(b, F, H, W)``."""
+    return hidden.mean(1) if hidden.dim() == 3 else hidden.flatten(2).mean(2)

@@ -1,0 +1,6 @@
+"""Distilling the influence of every group into its synset, the clusters' and the classes' in one go."""
+
+from ddm.matching.distil import MATCHINGS, distil
+from ddm.matching.settings import Settings, paper
+
+__all__ = ["MATCHINGS", "Settings", "distil", "paper"]

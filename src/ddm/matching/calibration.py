@@ -1,0 +1,92 @@
+"""How far to go along the synset's direction: the one-dimensional response.
+
+Cosine matching gives a direction and loses its length. Let ``d_κ = −∇L(θ_τ; S_κ)`` be the direction of the
+fine-tuning, ``u_κ`` its unit vector, and ``ḡ_κ = mean_t (n_κ/n) ∇L(θ_t; D_κ)`` the pull that is missing when the group
+is. While the group is absent the other data push back with the curvature G, so the displacement settles where
+``½ c² uᵀ(G + λI)u − c uᵀḡ`` is least:
+
+    c_κ = u_κᵀḡ_κ / (u_κᵀ G u_κ + λ),    λ = 1 / Σ learning rates.
+
+``uᵀGu`` is the generalised Gauss–Newton curvature of the training loss, pooled over checkpoints. It needs only forward
+passes (a central difference of the logits along u), so it works for any network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ddm.datasets.samples import Samples
+from ddm.gradients import loss_gradient
+from ddm.target import Target
+
+_SAMPLES = 128
+_CHECKPOINTS = 3
+_REACH = 0.01
+"""Half-width of the central difference, as a fraction of ‖θ‖."""
+
+
+def calibrated(target: Target, samples: Samples, directions: Tensor, wanted: Tensor, damping: float) -> Tensor:
+    """α_κ ``(B,)`` such that θ_τ + α_κ d_κ is the calibrated step, for directions and ḡ ``(B, P)``."""
+    norms = directions.norm(dim=1)
+    units = directions / norms.clamp(min=torch.finfo(norms.dtype).tiny)[:, None]
+    reach = (units * wanted).sum(1) / (curvature(target, samples, units) + damping)
+    return torch.where(norms > 0, reach / norms, 0.0).nan_to_num(0.0, 0.0, 0.0)
+
+
+def curvature(target: Target, samples: Samples, units: Tensor) -> Tensor:
+    """uᵀGu ``(B,)`` for unit vectors ``(B, P)``, on some training samples at a few checkpoints."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randperm(len(samples), generator=generator)[:_SAMPLES]
+    x, y = (tensor.to(target.device) for tensor in samples.batch(rows))
+    checkpoints = np.unique(np.linspace(0, len(target.trajectory) - 1, _CHECKPOINTS).round().astype(int))
+    total = torch.zeros(len(units), dtype=units.dtype, device=units.device)
+    for t in checkpoints:
+        theta, fixed = target.at(int(t))
+        for row, unit in enumerate(units):
+            total[row] += _curvature_along(target, theta, fixed, unit, x, y) / len(checkpoints)
+    return total
+
+
+def _curvature_along(
+    target: Target, theta: Tensor, fixed: Mapping[str, Tensor], unit: Tensor, x: Tensor, y: Tensor
+) -> Tensor:
+    """Second derivative at 0 of ``ε ↦ L(f + ε Ju, y)``, with Ju the change of the logits along u."""
+    width = float(_REACH * theta.norm()) or _REACH
+    with torch.no_grad():
+        ahead, behind = (target.flat(theta + side * width * unit, fixed, x) for side in (1, -1))
+    logits, change = (ahead + behind) / 2, (ahead - behind) / (2 * width)
+    with torch.enable_grad():
+        step = torch.zeros((), dtype=logits.dtype, device=logits.device, requires_grad=True)
+        (slope,) = torch.autograd.grad(target.loss(logits + step * change, y), step, create_graph=True)
+        if not slope.requires_grad:
+            return torch.zeros_like(slope)
+        (bend,) = torch.autograd.grad(slope, step)
+    return bend.clamp(min=0)
+
+
+def damping(target: Target, samples: Samples) -> float:
+    """λ = 1 / Σ learning rates of the training, momentum counted; estimated where the trajectory does not say."""
+    length = target.trajectory.lengths[-1]
+    if np.isfinite(length) and length > 0:
+        return 1.0 / length
+    return 1.0 / _estimated_length(target, samples)
+
+
+def _estimated_length(target: Target, samples: Samples) -> float:
+    """Σ learning rates that explain the steps θ_t − θ_{t+1} by the loss gradients at both ends, by least squares."""
+    rows = torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))[:512]
+    x, y = samples.batch(rows)
+    total = 0.0
+    theta, fixed = target.at(0)
+    gradient = loss_gradient(target, theta, fixed, x, y)
+    for t in range(1, len(target.trajectory)):
+        following, fixed = target.at(t)
+        next_gradient = loss_gradient(target, following, fixed, x, y)
+        mean = (gradient + next_gradient) / 2
+        total += max(float((theta - following) @ mean / mean.square().sum()), 0.0)
+        theta, gradient = following, next_gradient
+    return total or 1.0

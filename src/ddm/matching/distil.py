@@ -1,0 +1,198 @@
+"""From a target and a partition to synsets: gradients once, matching in blocks that fit the memory, calibration.
+
+A block holds whole classes where they fit: the gradient of a class is then the mean of its clusters'. Each block is
+saved when it is done, so that a killed run goes on with the next one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ddm.datasets.samples import Samples
+from ddm.errors import InputError
+from ddm.gradients import group_gradients
+from ddm.matching import gradient
+from ddm.matching.calibration import calibrated, damping
+from ddm.matching.gradient import Distilled, synset_gradients
+from ddm.matching.pairs import Pair, draw
+from ddm.matching.settings import Settings
+from ddm.matching.start import start
+from ddm.partition import Partition
+from ddm.progress import bar
+from ddm.synset import Synset
+from ddm.target import Target
+
+Matching = Callable[
+    [Target, Mapping[int, Tensor], Sequence[Pair], Distilled, Sequence[str], Settings, Callable[[], None]],
+    Distilled,
+]
+"""Real gradients by checkpoint, pairs to compare and a starting point → what was distilled."""
+
+MATCHINGS: dict[str, Matching] = {
+    "reverse": gradient.match,
+    "forward": gradient.match,
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """Groups that are distilled together: some clusters, and the classes that consist of just these."""
+
+    clusters: list[int]
+    classes: list[int]
+
+
+def distil(
+    target: Target,
+    samples: Samples,
+    partition: Partition,
+    settings: Settings | None = None,
+    directory: Path | None = None,
+) -> tuple[Synset, Synset | None]:
+    """The synset of every group, and that of every class where groups lie within classes."""
+    settings = settings or Settings()
+    if settings.matching not in MATCHINGS:
+        raise InputError(f"there is no matching '{settings.matching}': use one of {', '.join(MATCHINGS)}.")
+    work = _Distillation(target, samples, settings)
+    upper = partition.by_class()
+    blocks = plan(partition, work.bytes_per_group, settings.memory)
+    parts: dict[str, list[Synset]] = {"cluster": [], "class": []}
+    matchings = sum(bool(block.clusters) + bool(block.classes) for block in blocks)
+    with bar(f"{settings.matching} matching", matchings * settings.steps) as advance:
+        for number, block in enumerate(blocks):
+            for level, part in _kept(directory, number, block) or _run(work, partition, upper, block, advance):
+                parts[level].append(part)
+                if directory is not None:
+                    part.save(_path(directory, number, level))
+    clusters = Synset.join(parts["cluster"], partition.names)
+    for why in clusters.stopped.values():
+        warnings.warn(why, stacklevel=2)
+    return clusters, Synset.join(parts["class"], upper.names) if upper is not None else None
+
+
+def _run(
+    work: _Distillation,
+    partition: Partition,
+    upper: Partition | None,
+    block: Block,
+    advance: Callable[[], None],
+) -> Iterator[tuple[str, Synset]]:
+    """The synsets of a block's clusters, then of its classes."""
+    gradients = work.gradients(partition, block.clusters)
+    if block.clusters:
+        yield "cluster", work.synset(partition, block.clusters, gradients, advance)
+    if block.classes and upper is not None:
+        if block.clusters:
+            gradients = _class_gradients(partition, block, gradients)
+        else:
+            gradients = work.gradients(upper, block.classes)
+        yield "class", work.synset(upper, block.classes, gradients, advance)
+
+
+def _path(directory: Path, number: int, level: str) -> Path:
+    return directory / f"{number:04d}-{level}.safetensors"
+
+
+def _kept(directory: Path | None, number: int, block: Block) -> list[tuple[str, Synset]]:
+    """What an earlier run left of a block: all of it, or nothing."""
+    levels = [level for level, groups in (("cluster", block.clusters), ("class", block.classes)) if groups]
+    if directory is None or not all(_path(directory, number, level).exists() for level in levels):
+        return []
+    return [(level, Synset.load(_path(directory, number, level))) for level in levels]
+
+
+def plan(partition: Partition, bytes_per_group: int, memory: float) -> list[Block]:
+    """Blocks of groups whose gradients fit ``memory`` GiB, whole classes where they do."""
+    room = max(1, int(memory * 2**30 / bytes_per_group))
+    if partition.parents is None:
+        return [Block(list(part), []) for part in _runs(range(len(partition)), room)]
+    blocks: list[Block] = []
+    for index, parent in enumerate(np.unique(partition.parents)):
+        members = np.flatnonzero(partition.parents == parent).tolist()
+        if len(members) + 1 > room:
+            blocks += [Block(part, []) for part in _runs(members, room)] + [Block([], [index])]
+        elif blocks and blocks[-1].classes and _size(blocks[-1]) + len(members) + 1 <= room and blocks[-1].clusters:
+            blocks[-1].clusters.extend(members)
+            blocks[-1].classes.append(index)
+        else:
+            blocks.append(Block(members, [index]))
+    return blocks
+
+
+def _size(block: Block) -> int:
+    return len(block.clusters) + len(block.classes)
+
+
+def _runs(items: Sequence[int], length: int) -> list[list[int]]:
+    return [list(items[start : start + length]) for start in range(0, len(items), length)]
+
+
+class _Distillation:
+    """What all blocks share."""
+
+    def __init__(self, target: Target, samples: Samples, settings: Settings) -> None:
+        self.target, self.samples, self.settings = target, samples, settings
+        tau = len(target.trajectory) - 1
+        self.pairs = draw(settings, tau)
+        self.checkpoints = sorted({real for real, _ in self.pairs}) or [0, tau]
+        self.bytes_per_group = len(self.checkpoints) * target.flat.size * target.theta.element_size()
+        self.damping = damping(target, samples) if settings.step_size is None else 0.0
+
+    def gradients(self, partition: Partition, groups: list[int]) -> Tensor:
+        """∇L(θ_t; D_κ) ``(B, T, P)`` of some groups at every checkpoint that is compared."""
+        members = [partition.members(group) for group in groups]
+        return group_gradients(self.target, self.samples, members, self.checkpoints)
+
+    def synset(self, partition: Partition, groups: list[int], gradients: Tensor, advance: Callable[[], None]) -> Synset:
+        """The synset of some groups of a partition, from their gradients ``(B, T, P)``."""
+        names = [partition.names[group] for group in groups]
+        members = [partition.members(group) for group in groups]
+        starts = [start(self.target, self.samples, *pair, self.settings) for pair in zip(members, names, strict=True)]
+        initial = Distilled(torch.stack([x for x, _ in starts]), torch.stack([q for _, q in starts]))
+        wanted = {t: gradients[:, column] for column, t in enumerate(self.checkpoints)}
+        matching = MATCHINGS[self.settings.matching]
+        found = matching(self.target, wanted, self.pairs, initial, names, self.settings, advance)
+        shares = torch.as_tensor(partition.shares[groups]).to(gradients)
+        return self._finished(found, names, gradients.mean(1) * shares[:, None])
+
+    def _finished(self, found: Distilled, names: list[str], wanted: Tensor) -> Synset:
+        """Step lengths and alignment for what was distilled, given ḡ ``(B, P)``."""
+        settings, target = self.settings, self.target
+        hard = settings.labels == "hard"
+        wanted = wanted.to(target.device)
+        pulls = synset_gradients(target, target.theta, target.fixed, found.images, found.targets, hard=hard).detach()
+        if settings.step_size is None:
+            lengths = calibrated(target, self.samples, -pulls, wanted, self.damping)
+        else:
+            sign = 1 if settings.matching == "reverse" else -1
+            lengths = torch.full((len(names),), sign * settings.step_size * settings.finetune_steps)
+        stopped = {names[row]: why for row, why in found.stopped.items()}
+        lengths = lengths.cpu() * torch.tensor([name not in stopped for name in names])
+        steps = -pulls * lengths.to(pulls)[:, None]
+        return Synset(
+            names=tuple(names),
+            images=found.images.cpu(),
+            targets=found.targets.cpu(),
+            lengths=lengths,
+            alignment=F.cosine_similarity(steps, wanted, dim=1).cpu(),
+            steps=settings.finetune_steps,
+            hard=hard,
+            stopped=stopped,
+        )
+
+
+def _class_gradients(partition: Partition, block: Block, clusters: Tensor) -> Tensor:
+    """Gradients of a block's classes ``(classes, T, P)`` as means of those of their clusters ``(B, T, P)``."""
+    parents = np.asarray(partition.parents)
+    inside = parents[block.clusters] == np.unique(parents)[block.classes][:, None]
+    weights = np.where(inside, partition.sizes[block.clusters], 0)
+    shares = torch.as_tensor(weights / weights.sum(1, keepdims=True)).to(clusters)
+    return torch.einsum("lc,ctp->ltp", shares, clusters)

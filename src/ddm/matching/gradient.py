@@ -1,0 +1,131 @@
+"""Reverse and forward gradient matching (Algorithm 1, Eq. 6) of B groups at once.
+
+min over S_κ of Σ_t Dist(∇L(θ_{t'}; S_κ), ∓∇L(θ_t; D_κ)): minus for ``reverse``, plus for ``forward``. The groups
+share θ_{t'} and nothing else, so what becomes of one does not depend on the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from ddm import augment as augmentation
+from ddm.matching.distances import DISTANCES
+from ddm.matching.pairs import Pair
+from ddm.matching.settings import Settings
+from ddm.target import Target
+
+_LARGEST = 1e3
+"""Images are in standard deviations and targets near 0…1: beyond this a group has exploded."""
+
+_VECTORISED_UP_TO = 250_000
+"""Parameters up to which one vectorised call for all groups beats a loop over them on a CPU (bench/)."""
+
+
+@dataclass
+class Distilled:
+    """Images ``(B, ipc, ...)`` and targets ``(B, ipc, L)``, with why a group was stopped, by its row."""
+
+    images: Tensor
+    targets: Tensor
+    stopped: dict[int, str] = field(default_factory=dict)
+
+
+def synset_gradients(
+    target: Target,
+    theta: Tensor,
+    fixed: Mapping[str, Tensor],
+    images: Tensor,
+    targets: Tensor,
+    *,
+    hard: bool,
+    vectorised: bool | None = None,
+) -> Tensor:
+    """∇_θ L(θ; S_κ) ``(B, P)`` of images ``(B, ipc, ...)``, differentiable in images and targets."""
+
+    def loss(at: Tensor, x: Tensor, q: Tensor) -> Tensor:
+        return target.loss(target.flat(at, fixed, x), q)
+
+    labels = targets.argmax(-1) if hard else targets
+    if vectorised if vectorised is not None else target.flat.size <= _VECTORISED_UP_TO:
+        gradients: Tensor = vmap(grad(loss), in_dims=(None, 0, 0))(theta, images, labels)
+        return gradients
+    theta = theta.detach().requires_grad_()
+    rows = [
+        torch.autograd.grad(loss(theta, x, q), theta, create_graph=torch.is_grad_enabled() and images.requires_grad)[0]
+        for x, q in zip(images, labels, strict=True)
+    ]
+    return torch.stack(rows)
+
+
+def match(
+    target: Target,
+    wanted: Mapping[int, Tensor],
+    pairs: Sequence[Pair],
+    initial: Distilled,
+    names: Sequence[str],
+    settings: Settings,
+    advance: Callable[[], None],
+) -> Distilled:
+    """Distil B groups from ``wanted[t] (B, P)``, the real gradients at θ_t; ``advance`` is called every step."""
+    hard = settings.labels == "hard"
+    sign = -1.0 if settings.matching == "reverse" else 1.0
+    distance = DISTANCES[settings.distance](target.flat)
+    kept = Distilled(initial.images.clone(), initial.targets.clone())
+    learned = [initial.images.clone().requires_grad_()]
+    if not hard:
+        learned.append(initial.targets.clone().requires_grad_())
+    optimizer = _optimizer(learned, settings)
+    for step, (real_at, synset_at) in enumerate(pairs):
+        theta, fixed = target.at(synset_at)
+        images = _augmented(learned[0], settings, step)
+        targets = kept.targets if hard else learned[1]
+        gradients = synset_gradients(target, theta, fixed, images, targets, hard=hard)
+        distances = distance(gradients, sign * wanted[real_at].to(target.device))
+        slopes = torch.autograd.grad(distances.sum(), learned)
+        for tensor, slope in zip(learned, slopes, strict=True):
+            tensor.grad = slope.nan_to_num(0.0, 0.0, 0.0)
+        optimizer.step()
+        _keep(kept, learned, [distances, *slopes], names, step, len(pairs))
+        advance()
+    return kept
+
+
+def _optimizer(learned: list[Tensor], settings: Settings) -> torch.optim.Optimizer:
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(learned, lr=settings.lr, momentum=0.5)
+    return torch.optim.Adam(learned, lr=settings.lr)
+
+
+def _augmented(images: Tensor, settings: Settings, step: int) -> Tensor:
+    """One flip and shift a step, the same for all groups, so that it does not depend on which are together."""
+    if settings.augment == "none":
+        return images
+    generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + step)
+    together = images.reshape(1, -1, *images.shape[-2:])
+    return augmentation.augment(together, settings.augment, generator).reshape(images.shape)
+
+
+def _keep(
+    kept: Distilled, learned: list[Tensor], checked: list[Tensor], names: Sequence[str], step: int, steps: int
+) -> None:
+    """Take over the step of every group it went well for; stop the others where they were."""
+    with torch.no_grad():
+        if len(learned) > 1:
+            learned[1] -= (learned[1].sum(-1, keepdim=True) - 1) / learned[1].shape[-1]  # Σq̃ = 1
+        finite = torch.stack([tensor.reshape(len(names), -1).isfinite().all(1) for tensor in checked]).all(0)
+        small = torch.stack([tensor.flatten(1).abs().amax(1) <= _LARGEST for tensor in learned]).all(0)
+        for row in (~(finite & small)).nonzero()[:, 0].tolist():
+            why = "its images exploded" if finite[row] else "its gradient became NaN or infinite"
+            kept.stopped.setdefault(
+                row,
+                f"group {names[row]} stopped at step {step + 1} of {steps}: {why}; lower the matching lr.",
+            )
+        going = torch.tensor([row not in kept.stopped for row in range(len(names))], device=learned[0].device)
+        kept.images[going] = learned[0].detach()[going]
+        if len(learned) > 1:
+            kept.targets[going] = learned[1].detach()[going]

@@ -1,0 +1,27 @@
+"""Built-in networks: small, deterministic from a seed, and differentiable twice under `torch.func`."""
+
+from ddm.networks.alexnet import AlexNet
+from ddm.networks.base import Network
+from ddm.networks.convnet import ConvNet
+from ddm.networks.features import penultimate
+from ddm.networks.initialise import initialise
+from ddm.networks.registry import NETWORKS, build, from_spec, names
+from ddm.networks.resnet18ap import ResNet18AP
+from ddm.networks.simplevit import SimpleViT
+from ddm.networks.storage import load, save
+
+__all__ = [
+    "NETWORKS",
+    "AlexNet",
+    "ConvNet",
+    "Network",
+    "ResNet18AP",
+    "SimpleViT",
+    "build",
+    "from_spec",
+    "initialise",
+    "load",
+    "names",
+    "penultimate",
+    "save",
+]

@@ -1,0 +1,50 @@
+"""ConvNet, the network that dataset condensation distils with (Zhao et al., 2021)."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from ddm.networks.base import Network
+from ddm.networks.norm import NORMS, make_norm
+from ddm.networks.options import one_of, whole
+from ddm.networks.pooling import POOLINGS, make_pooling
+
+
+class ConvNet(Network):
+    """`depth` times 3×3 convolution, normalisation, ReLU and 2×2 pooling, then a linear classifier.
+
+    `width` is the channels of every convolution, `norm` one of none, batch, layer, instance, group, and
+    `pooling` one of none, max, avg. Pooling stops at a map of one pixel.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int] = (1, 8, 8),
+        classes: int = 10,
+        *,
+        depth: int = 3,
+        width: int = 32,
+        norm: str = "group",
+        pooling: str = "avg",
+        init: str = "kaiming",
+        seed: int = 0,
+    ) -> None:
+        depth, width = whole("depth", depth), whole("width", width)
+        norm, pooling = one_of("norm", norm, NORMS), one_of("pooling", pooling, POOLINGS)
+        options = {"depth": depth, "width": width, "norm": norm, "pooling": pooling}
+        super().__init__("convnet", shape, classes, init=init, seed=seed, **options)
+        channels, size = self.shape[0], self.shape[1:]
+        blocks = []
+        with self.building():
+            for _ in range(depth):
+                pool, pooled = make_pooling(pooling, size)
+                convolution = nn.Conv2d(channels, width, 3, padding=1)
+                blocks.append(nn.Sequential(convolution, make_norm(norm, width, size), nn.ReLU(), pool))
+                channels, size = width, pooled
+            self.blocks = nn.Sequential(*blocks)
+            self.classifier = nn.Linear(width * size[0] * size[1], self.classes)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Features (b, width · H' · W') of inputs (b, C, H, W)."""
+        maps: Tensor = self.blocks(x)
+        return maps.flatten(1)

@@ -1,0 +1,109 @@
+"""A plain vision transformer (Beyer et al., 2022): fixed 2-D sine-cosine positions, mean over tokens."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ddm.errors import InputError
+from ddm.networks.base import Network
+from ddm.networks.options import image_shape, whole
+
+MOST_TOKENS = 64
+
+
+class SimpleViT(Network):
+    """Patches as tokens, `depth` pre-norm transformer blocks, the mean over tokens, a linear classifier.
+
+    `patch` is the side of a patch; left out, it is the smallest that gives at most 64 tokens. An input that
+    does not divide into patches is padded with zeros on the right and at the bottom. `dim` is the size of a
+    token.
+    """
+
+    positions: Tensor
+
+    def __init__(
+        self,
+        shape: Sequence[int] = (1, 8, 8),
+        classes: int = 10,
+        *,
+        dim: int = 64,
+        depth: int = 4,
+        heads: int = 4,
+        patch: int | None = None,
+        init: str = "kaiming",
+        seed: int = 0,
+    ) -> None:
+        dim, depth, heads = whole("dim", dim), whole("depth", depth), whole("heads", heads)
+        if dim % 4 or dim % heads:
+            raise InputError(f"Give a dim that divides by 4 and by heads ({heads}), not {dim}.")
+        _, height, width = image_shape(shape)
+        patch = _smallest_patch(height, width) if patch is None else whole("patch", patch)
+        options = {"dim": dim, "depth": depth, "heads": heads, "patch": patch}
+        super().__init__("simplevit", shape, classes, init=init, seed=seed, **options)
+        rows, columns = -(-height // patch), -(-width // patch)
+        with self.building():
+            self.pad = nn.ZeroPad2d((0, columns * patch - width, 0, rows * patch - height))
+            self.patches = nn.Conv2d(self.shape[0], dim, patch, stride=patch)
+            self.register_buffer("positions", sine_cosine(rows, columns, dim), persistent=False)
+            self.blocks = nn.Sequential(*(Block(dim, heads) for _ in range(depth)))
+            self.norm = nn.LayerNorm(dim)
+            self.classifier = nn.Linear(dim, self.classes)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Features (b, dim) of inputs (b, C, H, W)."""
+        maps: Tensor = self.patches(self.pad(x))
+        tokens: Tensor = self.norm(self.blocks(maps.flatten(2).transpose(1, 2) + self.positions))
+        return tokens.mean(1)
+
+
+class Block(nn.Module):
+    """Attention and a two-layer perceptron, each normalised before and added after, on tokens (b, t, dim)."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.attention = nn.Sequential(nn.LayerNorm(dim), Attention(dim, heads))
+        self.perceptron = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens (b, t, dim) from tokens (b, t, dim)."""
+        tokens = tokens + self.attention(tokens)
+        out: Tensor = tokens + self.perceptron(tokens)
+        return out
+
+
+class Attention(nn.Module):
+    """Softmax attention with `heads` heads on tokens (b, t, dim).
+
+    Written out, because `scaled_dot_product_attention` cannot be differentiated twice on the CPU.
+    """
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query_key_value = nn.Linear(dim, 3 * dim, bias=False)
+        self.out = nn.Linear(dim, dim, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens (b, t, dim) from tokens (b, t, dim)."""
+        joint: Tensor = self.query_key_value(tokens)
+        split = joint.reshape(*joint.shape[:2], 3, self.heads, -1)
+        query, key, value = split.permute(2, 0, 3, 1, 4)  # each (b, heads, t, dim / heads)
+        weights = (query @ key.transpose(2, 3) * query.shape[-1] ** -0.5).softmax(-1)  # (b, heads, t, t)
+        out: Tensor = self.out((weights @ value).transpose(1, 2).flatten(2))
+        return out
+
+
+def sine_cosine(rows: int, columns: int, dim: int) -> Tensor:
+    """Positions (rows · columns, dim): sines and cosines of the column, then of the row."""
+    frequencies = 10_000.0 ** -torch.linspace(0, 1, dim // 4)
+    row, column = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    angles = [axis.flatten()[:, None] * frequencies for axis in (column, row)]
+    return torch.cat([wave for angle in angles for wave in (angle.sin(), angle.cos())], dim=1)
+
+
+def _smallest_patch(height: int, width: int) -> int:
+    patch = 1
+    while -(-height // patch) * -(-width // patch) > MOST_TOKENS:
+        patch += 1
+    return patch

@@ -1,0 +1,77 @@
+"""A network as a pure function of one parameter vector θ (P,).
+
+Everything the method does (gradients of groups, matching, fine-tuning) is arithmetic on such vectors.
+The network is always in evaluation mode: BatchNorm uses the statistics of the checkpoint it is read at,
+and dropout is off.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+State = dict[str, Tensor]
+"""Every parameter and persistent buffer of a network, by name."""
+
+
+def state_of(network: nn.Module) -> State:
+    """A copy of a network's parameters (each shared one once) and persistent buffers."""
+    kept = network.state_dict().keys()
+    tensors = dict(network.named_parameters()) | {k: v for k, v in network.named_buffers() if k in kept}
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def load_state(network: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Put ``state`` into a network, in place."""
+    tensors = dict(network.named_parameters()) | dict(network.named_buffers())
+    with torch.no_grad():
+        for name, value in state.items():
+            tensors[name].copy_(value)
+
+
+class FlatNetwork:
+    """The network behind a vector: ``flat(theta, fixed, x) → logits (b, L)``.
+
+    ``theta`` holds the parameters that are trained; ``fixed`` the rest of a state: frozen parameters and buffers.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network = copy.deepcopy(network).eval()
+        trained = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+        self.shapes = {name: tuple(p.shape) for name, p in trained.items()}
+        self.sizes = [p.numel() for p in trained.values()]
+        self.size = sum(self.sizes)
+        self.network.requires_grad_(False)
+
+    def vector(self, state: Mapping[str, Tensor]) -> Tensor:
+        """The trained part θ ``(P,)`` of a state."""
+        return torch.cat([state[name].flatten() for name in self.shapes])
+
+    def fixed(self, state: Mapping[str, Tensor]) -> State:
+        """The part of a state that is not trained."""
+        return {name: tensor for name, tensor in state.items() if name not in self.shapes}
+
+    def unflatten(self, theta: Tensor) -> State:
+        """θ ``(P,)`` → the trained parameters by name, as views."""
+        # One split, not a slice per parameter: the backward of a slice writes all of θ each time.
+        parts = theta.split(self.sizes)
+        return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+
+    def __call__(self, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Logits ``(b, L)`` of inputs ``(b, ...)`` at θ."""
+        if x.is_floating_point():
+            x = x.to(theta.dtype)
+        logits: Tensor = functional_call(self.network, {**fixed, **self.unflatten(theta)}, (x,))
+        return logits
+
+    def module(self, theta: Tensor, fixed: Mapping[str, Tensor]) -> nn.Module:
+        """A plain network with parameters θ, in evaluation mode, its parameters trainable again."""
+        network = copy.deepcopy(self.network)
+        load_state(network, {**fixed, **self.unflatten(theta)})
+        for name, parameter in network.named_parameters():
+            parameter.requires_grad_(name in self.shapes)
+        return network

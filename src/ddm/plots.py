@@ -1,0 +1,54 @@
+"""Pictures of results, in colours that colour-blind people can tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ddm.attribution import Attribution
+
+RAISES, LOWERS = "#0072B2", "#D55E00"
+
+
+def effects(attribution: Attribution, count: int) -> Figure:
+    """Bars of the first ``count`` groups of an attribution."""
+    from matplotlib.figure import Figure
+
+    shown = min(count, len(attribution))
+    scores = attribution.scores[:shown]
+    figure = Figure(figsize=(7, 1.4 + 0.28 * shown), layout="constrained")
+    axes = figure.add_subplot()
+    axes.barh(range(shown), np.nan_to_num(scores), color=[RAISES if s > 0 else LOWERS for s in scores])
+    axes.set_yticks(range(shown), attribution.names[:shown])
+    axes.invert_yaxis()
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_ylabel("group removed")
+    output = attribution.outputs[attribution.focus]
+    suffix = "" if output == attribution.objective else f" ({attribution.objective})"
+    axes.set_xlabel(f"change of {output}{suffix}\n← removing it lowers the value · removing it raises it →")
+    baseline = attribution.baseline[attribution.focus]
+    axes.set_title(f"{attribution.meaning}; {baseline:.4g} with all groups", fontsize=10)
+    return figure
+
+
+def image_grid(images: Tensor, names: Sequence[str], columns: int) -> Figure:
+    """Images ``(K, C, H, W)`` with their names, each scaled to its own range."""
+    from matplotlib.figure import Figure
+
+    rows = -(-len(images) // columns)
+    figure = Figure(figsize=(columns * 0.9, rows * 1.1), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes in grid.flat:
+        axes.axis("off")
+    for axes, image, name in zip(grid.flat, images, names, strict=False):
+        low, high = image.min(), image.max()
+        pixels = ((image - low) / (high - low).clamp(min=1e-12)).permute(1, 2, 0).numpy()
+        axes.imshow(pixels[..., 0] if pixels.shape[2] != 3 else pixels, cmap="gray", interpolation="nearest")
+        axes.set_title(name, fontsize=7)
+    return figure

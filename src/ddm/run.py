@@ -1,0 +1,204 @@
+"""A run: from a config to a datamodel on disk, and back. What ``ddm fit`` does and what the other commands open.
+
+The config replays the run. A run that was killed goes on where it stopped: training from its last whole epoch, matching
+from its last finished block, to the same result.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ddm import datasets, networks, store
+from ddm import partition as partitions
+from ddm.datamodel import DistilledDatamodel, make_partition
+from ddm.datasets.samples import Data, Samples
+from ddm.errors import InputError
+from ddm.files import read_json, write_json
+from ddm.matching import Settings, distil
+from ddm.target import Recipe, Target, train
+
+SUMMARY = "summary.json"
+
+_MAY_DIFFER = ("root", "device")
+"""Parts of a config that do not change the result."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything ``ddm fit`` is told.
+
+    data, root, limit, size: the dataset, where its files are, at most how many samples, pixels to resize to
+    model, options:          the network and what it is built with (depth, width, …, init, seed)
+    recipe:                  how it is trained
+    partition, clusters, groups, features: how the training set is split; ``groups`` is a file of the user's own
+    settings:                how synsets are distilled
+    device:                  where
+    """
+
+    data: str = "digits"
+    root: str | None = None
+    limit: int | None = None
+    size: int | None = None
+    model: str = "convnet"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    recipe: Recipe = field(default_factory=Recipe)
+    partition: str = "kmeans"
+    clusters: int = 10
+    groups: str | None = None
+    features: str | None = None
+    settings: Settings = field(default_factory=Settings)
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.clusters < 1:
+            raise InputError(f"clusters must be at least 1, not {self.clusters}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Config:
+        """From what ``to_dict`` gave."""
+        try:
+            parts = dict(values)
+            recipe, settings = Recipe(**parts.pop("recipe")), Settings(**parts.pop("settings"))
+            return cls(**parts, recipe=recipe, settings=settings)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise InputError(f"the config cannot be replayed ({error}): give one that ddm fit wrote.") from None
+
+
+def fit(config: Config, out: Path) -> tuple[DistilledDatamodel, Data, dict[str, Any]]:
+    """Make the run that ``config`` describes in ``out``, or go on with it; returns its summary too."""
+    data = load_data(config)
+    network = networks.build(config.model, data.train.shape, len(data.classes), **config.options)
+    if _complete(out, config):
+        datamodel, data = open_run(out, data=data)
+        return datamodel, data, read_json(out / SUMMARY)
+    store.writable(out)
+    write_json(out / store.CONFIG, config.to_dict())
+    write_json(out / store.MANIFEST, {"format": store.FORMAT, "complete": False})
+    clock = _Clock()
+    target = train(network, data.train, config.recipe, directory=out / store.TRAJECTORY, device=config.device)
+    clock.lap("training")
+    partition = _partition(config, target, data.train)
+    clock.lap("partition")
+    synset, upper = distil(target, data.train, partition, config.settings, out / store.PARTS)
+    clock.lap("matching")
+    datamodel = DistilledDatamodel(target, partition, synset, upper, config.settings, data.train.fingerprint())
+    facts = summary(datamodel, data) | {"seconds": clock.laps}
+    write_json(out / SUMMARY, facts)
+    store.save(datamodel, out, config.to_dict())
+    return datamodel, data, facts
+
+
+def open_run(
+    run: Path,
+    *,
+    data: Data | None = None,
+    name: str | None = None,
+    root: str | None = None,
+    device: str = "cpu",
+) -> tuple[DistilledDatamodel, Data]:
+    """The datamodel of a run and its dataset, checked to be the one it was made with."""
+    datamodel = store.load(run, device=device)
+    if data is None:
+        data = load_data(_config_of(run, name), root)
+    if data.train.fingerprint() != datamodel.data:
+        raise InputError(f"the run '{run}' was made with other training data than '{data.name}' holds now.")
+    return datamodel, data
+
+
+def load_data(config: Config, root: str | None = None) -> Data:
+    """The dataset of a config, its files looked for in ``root`` if given."""
+    return datasets.load(config.data, root or config.root, limit=config.limit, size=config.size)
+
+
+def summary(datamodel: DistilledDatamodel, data: Data) -> dict[str, Any]:
+    """What a run holds, in numbers."""
+    target, partition = datamodel.target, datamodel.partition
+    return {
+        "data": data.name,
+        "network": type(target.network).__name__,
+        "parameters": target.flat.size,
+        "samples": {"train": len(data.train), "validation": len(data.validation), "test": len(data.test)},
+        "accuracy": {split: target.accuracy(data.split(split)) for split in ("train", "validation", "test")},
+        "checkpoints": len(target.trajectory),
+        "groups": len(partition),
+        "group_sizes": {"smallest": int(partition.sizes.min()), "largest": int(partition.sizes.max())},
+        "matching": datamodel.settings.matching,
+        "alignment": float(datamodel.synset.alignment.mean()),
+        "stopped": datamodel.synset.stopped,
+        "synset_bytes": datamodel.synset.nbytes,
+    }
+
+
+def _complete(out: Path, config: Config) -> bool:
+    """Whether ``out`` already holds this run; another run there is refused."""
+    if not (out / store.MANIFEST).exists():
+        return False
+    if not (out / store.CONFIG).exists():
+        return False
+    kept = read_json(out / store.CONFIG)
+    wanted = config.to_dict()
+    for what, value in wanted.items():
+        if what not in _MAY_DIFFER and kept.get(what) != value:
+            raise InputError(
+                f"'{out}' holds a run with another {what} ({_difference(kept.get(what), value)}): choose another --out."
+            )
+    return bool(store.read_manifest(out).get("complete"))
+
+
+def _difference(kept: Any, wanted: Any) -> str:
+    """What differs, in a few words."""
+    if isinstance(kept, dict) and isinstance(wanted, dict):
+        keys = [key for key in wanted if kept.get(key) != wanted[key]] or [key for key in kept if key not in wanted]
+        return ", ".join(f"{key}: {kept.get(key)} there, {wanted.get(key)} now" for key in keys[:3])
+    return f"{kept} there, {wanted} now"
+
+
+def _config_of(run: Path, name: str | None) -> Config:
+    values = read_json(run / store.CONFIG)
+    if isinstance(values, dict) and values.get("data") is None:
+        if name is None:
+            raise InputError(f"the run '{run}' was saved from Python and does not name its dataset: pass --data.")
+        return Config(data=name)
+    return Config.from_dict(values)
+
+
+def _partition(config: Config, target: Target, samples: Samples) -> partitions.Partition:
+    if config.groups is not None:
+        return partitions.given(samples, read_groups(Path(config.groups), samples))
+    return make_partition(target, samples, config.partition, config.clusters, config.features, config.settings.seed)
+
+
+def read_groups(path: Path, samples: Samples) -> np.ndarray:
+    """Group labels of ``samples`` from a file with one line for each sample of the dataset's training file."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read groups from '{path}' ({error}): give a text file, a group a line.") from None
+    needed = int(samples.origin.max()) + 1
+    if len(lines) < needed:
+        raise InputError(f"'{path}' has {len(lines)} lines but the training file has at least {needed} samples.")
+    groups: np.ndarray = np.array([line.strip() for line in lines])[samples.origin.numpy()]
+    return groups
+
+
+class _Clock:
+    """Seconds of each stage."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.laps[stage] = round(now - self._last, 3)
+        self._last = now

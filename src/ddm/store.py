@@ -1,0 +1,183 @@
+"""The run directory: everything a datamodel is, in files that are whole or absent, none of them pickled.
+
+    manifest.json                  format version, fingerprints, versions of libraries, and whether the run is complete
+    config.json                    what replays the run
+    trajectory/00000.safetensors…  θ_0 … θ_τ
+    partition.safetensors          the group of each training sample
+    synset.safetensors             the synset of every group
+    synset-class.safetensors       that of every class
+    parts/                         finished parts of a run that is not complete
+
+It holds no training images.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ddm import networks
+from ddm.datamodel import DistilledDatamodel
+from ddm.errors import InputError
+from ddm.files import read_json, read_metadata, read_tensors, write_json, write_tensors
+from ddm.matching import Settings
+from ddm.partition import Partition
+from ddm.synset import Synset
+from ddm.target import Loss, Recipe, Target, architecture
+from ddm.trajectory import Trajectory
+
+FORMAT = 1
+
+MANIFEST, CONFIG = "manifest.json", "config.json"
+TRAJECTORY, PARTS = "trajectory", "parts"
+
+
+def save(datamodel: DistilledDatamodel, run: Path, config: dict[str, Any] | None = None) -> None:
+    """Write a complete run. ``config`` is what the command line replays; a run saved from Python has none."""
+    target = datamodel.target
+    writable(run)
+    if (run / MANIFEST).exists() and config is None:
+        check_same(run, datamodel)
+    if target.trajectory.directory is None or target.trajectory.directory.resolve() != (run / TRAJECTORY).resolve():
+        shutil.rmtree(run / TRAJECTORY, ignore_errors=True)
+        target.trajectory.save(run / TRAJECTORY)
+    save_partition(datamodel.partition, run / "partition.safetensors")
+    datamodel.synset.save(run / "synset.safetensors")
+    if datamodel.class_synset is not None:
+        datamodel.class_synset.save(run / "synset-class.safetensors")
+    write_json(run / CONFIG, config or _config(datamodel))
+    write_json(run / MANIFEST, manifest(datamodel))
+    shutil.rmtree(run / PARTS, ignore_errors=True)
+
+
+def manifest(datamodel: DistilledDatamodel) -> dict[str, Any]:
+    """What identifies a complete run."""
+    target = datamodel.target
+    return {
+        "format": FORMAT,
+        "complete": True,
+        "data": datamodel.data,
+        "network": architecture(target.network),
+        "target": target.fingerprint(),
+        "checkpoints": len(target.trajectory),
+        "spec": getattr(target.network, "spec", None),
+        "recipe": asdict(target.recipe) if target.recipe is not None else None,
+        "loss": getattr(target.loss, "__name__", "custom"),
+        "settings": asdict(datamodel.settings),
+        "versions": {"ddm": _version(), "torch": torch.__version__, "numpy": np.__version__},
+    }
+
+
+def load(
+    run: Path | str,
+    network: nn.Module | None = None,
+    *,
+    loss: Loss | None = None,
+    device: str | torch.device = "cpu",
+) -> DistilledDatamodel:
+    """The datamodel of a run. A network or a loss of your own must be given again: files hold no code."""
+    run = Path(run)
+    facts = read_manifest(run)
+    if not facts.get("complete"):
+        raise InputError(f"the run '{run}' is not complete: start the same ddm fit again, and it goes on.")
+    network = _network(facts, network, run)
+    if loss is None and facts["loss"] != F.cross_entropy.__name__:
+        raise InputError(f"the run '{run}' was made with the loss '{facts['loss']}': give it again as loss=….")
+    recipe = Recipe(**facts["recipe"]) if facts["recipe"] is not None else None
+    trajectory = Trajectory.open(run / TRAJECTORY)
+    if len(trajectory) != facts["checkpoints"]:
+        raise InputError(f"the run '{run}' has lost checkpoints: restore its trajectory or make it again.")
+    target = Target(network, trajectory, loss or F.cross_entropy, recipe, device)
+    if target.fingerprint() != facts["target"]:
+        raise InputError(f"the trajectory in '{run}' is not the one its synset was made for: make the run again.")
+    upper = run / "synset-class.safetensors"
+    return DistilledDatamodel(
+        target,
+        load_partition(run / "partition.safetensors"),
+        Synset.load(run / "synset.safetensors"),
+        Synset.load(upper) if upper.exists() else None,
+        Settings(**facts["settings"]),
+        facts["data"],
+    )
+
+
+def read_manifest(run: Path) -> dict[str, Any]:
+    """The manifest of a run directory, its format checked."""
+    if not (run / MANIFEST).is_file():
+        raise InputError(f"'{run}' is not a run: make one with ddm fit … --out {run}.")
+    facts = read_json(run / MANIFEST)
+    if not isinstance(facts, dict) or not isinstance(facts.get("format"), int):
+        raise InputError(f"'{run / MANIFEST}' does not describe a run: restore it or make the run again.")
+    if facts["format"] > FORMAT:
+        raise InputError(f"'{run}' was written in format {facts['format']}, newer than this ddm reads: update ddm.")
+    return facts
+
+
+def check_same(run: Path, datamodel: DistilledDatamodel) -> None:
+    """Refuse to overwrite a run of another dataset or another network."""
+    facts = read_manifest(run)
+    mine = manifest(datamodel)
+    for what in ("data", "network"):
+        if facts.get(what) not in (None, mine[what]):
+            raise InputError(f"'{run}' holds a run with another {what}: choose another folder.")
+
+
+def writable(run: Path) -> None:
+    """Make the folder of a run, or refuse in one sentence."""
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder '{run}' ({error.strerror}): choose another --out.") from None
+    if not os.access(run, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write into '{run}': choose another --out.")
+
+
+def save_partition(partition: Partition, path: Path) -> None:
+    """Write a partition as safetensors."""
+    tensors = {"groups": torch.as_tensor(partition.groups)}
+    if partition.parents is not None:
+        tensors["parents"] = torch.as_tensor(partition.parents)
+    write_tensors(path, tensors, {"names": partition.names, "classes": partition.classes})
+
+
+def load_partition(path: Path) -> Partition:
+    """Read a partition that ``save_partition`` wrote."""
+    tensors, metadata = read_tensors(path), read_metadata(path)
+    try:
+        parents = tensors["parents"].numpy() if "parents" in tensors else None
+        return Partition(tensors["groups"].numpy(), tuple(metadata["names"]), parents, tuple(metadata["classes"]))
+    except KeyError as error:
+        raise InputError(f"'{path}' lacks {error}: restore it or make the run again.") from None
+
+
+def _network(facts: dict[str, Any], network: nn.Module | None, run: Path) -> nn.Module:
+    if network is None:
+        if facts["spec"] is None:
+            raise InputError(f"the run '{run}' is of a network of your own: give it again as network=….")
+        network = networks.from_spec(facts["spec"])
+    if architecture(network) != facts["network"]:
+        raise InputError(f"the run '{run}' is of another network: {facts['network'][:80]}….")
+    return network
+
+
+def _config(datamodel: DistilledDatamodel) -> dict[str, Any]:
+    recipe = datamodel.target.recipe
+    return {
+        "data": None,
+        "recipe": asdict(recipe) if recipe is not None else None,
+        "settings": asdict(datamodel.settings),
+    }
+
+
+def _version() -> str:
+    from ddm import __version__
+
+    return __version__

@@ -1,0 +1,59 @@
+"""Trace: which class, then which cluster within it, is most responsible. L + C fine-tunings instead of L × C."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ddm.attribution import SIGN, Attribution
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Where a behaviour comes from.
+
+    classes:  effect of removing each class, or None where every group was searched
+    clusters: effect of removing each cluster of the class found, or every group
+    models:   fine-tuned models this took; ``full`` is what searching every group takes
+    """
+
+    classes: Attribution | None
+    clusters: Attribution
+    full: int
+
+    @property
+    def models(self) -> int:
+        """Fine-tunings made."""
+        return self.clusters.models + (self.classes.models if self.classes is not None else 0)
+
+    @property
+    def class_name(self) -> str | None:
+        """The most responsible class, or None where every group was searched."""
+        return self.classes.top(1)[0][0] if self.classes is not None else None
+
+    @property
+    def group(self) -> str:
+        """The most responsible group."""
+        return self.clusters.top(1)[0][0]
+
+    @property
+    def effect(self) -> float:
+        """Effect of removing it."""
+        return self.clusters.top(1)[0][1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain JSON values."""
+        return {
+            "group": self.group,
+            "class": self.class_name,
+            "effect": self.effect,
+            "sign": SIGN,
+            "fine_tunings": self.models,
+            "full_search": self.full,
+            "classes": self.classes.to_dict() if self.classes is not None else None,
+            "clusters": self.clusters.to_dict(),
+        }
+
+    def __repr__(self) -> str:
+        trail = f"class {self.class_name} → group {self.group}" if self.classes is not None else f"group {self.group}"
+        return f"Trace({trail}, effect {self.effect:+.3g}; {self.models} fine-tunings instead of {self.full}; {SIGN})"

@@ -1,0 +1,83 @@
+"""The trajectory θ_0 … θ_τ of a training, a checkpoint an entry, in memory or on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from ddm.errors import InputError
+from ddm.files import read_metadata, read_tensors, write_tensors
+from ddm.parameters import State
+
+
+class Trajectory:
+    """Checkpoints of one training, in order.
+
+    With a ``directory`` each checkpoint is a safetensors file there, written when it is appended and read when
+    it is asked for, so that a trajectory may be larger than memory. Without one they are kept in memory.
+
+    steps:     optimiser steps made before each checkpoint
+    lengths:   learning rates summed over those steps (how far plain gradient descent could have gone)
+    """
+
+    def __init__(self, directory: Path | str | None = None) -> None:
+        self.directory = Path(directory) if directory is not None else None
+        self.steps: list[int] = []
+        self.lengths: list[float] = []
+        self._states: list[State] = []
+
+    @classmethod
+    def open(cls, directory: Path | str) -> Trajectory:
+        """The trajectory that lies in a directory."""
+        trajectory = cls(directory)
+        while trajectory._path(len(trajectory)).exists():
+            metadata = read_metadata(trajectory._path(len(trajectory)))
+            trajectory.steps.append(int(metadata["step"]))
+            trajectory.lengths.append(float(metadata["length"]))
+        return trajectory
+
+    def _path(self, t: int) -> Path:
+        assert self.directory is not None
+        return self.directory / f"{t:05d}.safetensors"
+
+    def append(self, state: Mapping[str, Tensor], step: int, length: float) -> None:
+        """Add a checkpoint."""
+        if self.directory is None:
+            self._states.append({name: tensor.detach().cpu().clone() for name, tensor in state.items()})
+        else:
+            write_tensors(self._path(len(self)), state, {"step": step, "length": length})
+        self.steps.append(step)
+        self.lengths.append(length)
+
+    def truncate(self, count: int) -> None:
+        """Keep the first ``count`` checkpoints."""
+        for t in range(count, len(self)):
+            if self.directory is not None:
+                self._path(t).unlink()
+        del self.steps[count:], self.lengths[count:], self._states[count:]
+
+    def save(self, directory: Path | str) -> Trajectory:
+        """Copy the trajectory to a directory, and return the copy there."""
+        copy = Trajectory(directory)
+        for state, step, length in zip(self, self.steps, self.lengths, strict=True):
+            copy.append(state, step, length)
+        return copy
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, t: int) -> State:
+        if not -len(self) <= t < len(self):
+            raise IndexError(f"checkpoint {t} of {len(self)}")
+        t %= len(self)
+        return self._states[t] if self.directory is None else read_tensors(self._path(t))
+
+    def __iter__(self) -> Iterator[State]:
+        return (self[t] for t in range(len(self)))
+
+    def check(self) -> None:
+        """Refuse a trajectory with fewer than two checkpoints."""
+        if len(self) < 2:
+            raise InputError("a trajectory needs at least two checkpoints: take a snapshot after each epoch.")

@@ -1,0 +1,70 @@
+"""What the command line says to people: tables and sentences, with signs and units in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from ddm.attribution import SIGN, Attribution
+from ddm.trace import Trace
+
+
+def describe_run(console: Console, facts: dict[str, Any], out: str) -> None:
+    """What a run holds."""
+    accuracy, samples, sizes = facts["accuracy"], facts["samples"], facts["group_sizes"]
+    console.print(
+        f"[bold]{facts['network']}[/] with {facts['parameters']:,} parameters, trained on {samples['train']:,} samples "
+        f"of {facts['data']}: {accuracy['train']:.1%} right on them, {accuracy['validation']:.1%} on "
+        f"{samples['validation']:,} validation and {accuracy['test']:.1%} on {samples['test']:,} test samples."
+    )
+    console.print(
+        f"{facts['groups']} groups of {sizes['smallest']} to {sizes['largest']} samples, distilled by "
+        f"{facts['matching']} matching into {facts['synset_bytes'] / 1024:,.0f} KiB; mean alignment of the synset's "
+        f"step with the pull of its group {facts['alignment']:.2f} (1 is perfect, 0 is unrelated)."
+    )
+    if facts["stopped"]:
+        console.print(
+            f"[yellow]{len(facts['stopped'])} groups could not be distilled[/]: {', '.join(facts['stopped'])}."
+        )
+    if "seconds" in facts:
+        console.print(
+            "Seconds: " + ", ".join(f"{stage} {value:.1f}" for stage, value in facts["seconds"].items()) + "."
+        )
+    console.print(f"Files: {out}")
+
+
+def effects_table(attribution: Attribution, count: int) -> Table:
+    """The strongest effects of an attribution."""
+    output = attribution.outputs[attribution.focus]
+    what = attribution.meaning if output == attribution.objective else f"{attribution.meaning}: {output}"
+    table = Table(
+        title=f"Effect of removing each group on the {what}\nwith all groups: "
+        f"{attribution.baseline[attribution.focus]:.4g}",
+        caption=SIGN,
+    )
+    for heading in ("group removed", "samples", "effect"):
+        table.add_column(heading, justify="left" if heading == "group removed" else "right")
+    ranked = attribution.sort()
+    for name, size, score in list(zip(ranked.names, ranked.sizes, ranked.scores, strict=True))[:count]:
+        table.add_row(name, str(size), f"{score:+.4g}")
+    return table
+
+
+def describe_trace(console: Console, trace: Trace) -> None:
+    """The trail from class to cluster."""
+    if trace.classes is not None:
+        effect = trace.classes.top(1)[0][1]
+        console.print(f"Most responsible class: [bold]{trace.class_name}[/] (effect of removing it {effect:+.4g}).")
+    console.print(f"Most responsible group: [bold]{trace.group}[/] (effect of removing it {trace.effect:+.4g}).")
+    console.print(f"{trace.models} fine-tunings; searching every group takes {trace.full}. Effect {SIGN}.")
+
+
+def predictions(logits: Tensor, classes: Sequence[str], count: int = 3) -> str:
+    """The likeliest classes of one sample ``(L,)`` with their probabilities."""
+    probabilities = logits.softmax(-1)
+    best = probabilities.argsort(descending=True)[:count].tolist()
+    return ", ".join(f"{classes[c]} {float(probabilities[c]):.1%}" for c in best)

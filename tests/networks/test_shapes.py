@@ -1,0 +1,93 @@
+"""Every network takes any image and any number of classes."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddm.errors import InputError
+from ddm.networks import ConvNet, ResNet18AP, SimpleViT, build, names
+from ddm.networks.norm import NORMS
+from ddm.networks.pooling import POOLINGS
+
+from .conftest import small
+
+SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 64, 64), (1, 1, 1), (4, 17, 23)]
+side = st.integers(1, 24)
+shapes = st.tuples(st.integers(1, 4), side, side)
+
+
+def images(shape, count=2):
+    return torch.randn(count, *shape, generator=torch.Generator().manual_seed(0))
+
+
+def assert_answers(network, shape, classes):
+    features, logits = network.features(images(shape)), network(images(shape))
+    assert features.shape == (2, network.classifier.in_features)
+    assert logits.shape == (2, classes)
+    assert logits.isfinite().all()
+    assert torch.equal(network.classifier(features), logits)
+
+
+@pytest.mark.parametrize("classes", [2, 200])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_logits_are_finite_and_one_per_class(name, shape, classes):
+    assert_answers(small(name, shape, classes), shape, classes)
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)], ids=str)
+def test_defaults_answer_too(name, shape):
+    assert_answers(build(name, shape, 10), shape, 10)
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=st.sampled_from(names()), shape=shapes, classes=st.integers(1, 30))
+def test_any_shape_and_classes(name, shape, classes):
+    assert_answers(small(name, shape, classes), shape, classes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=shapes,
+    depth=st.integers(1, 6),
+    width=st.integers(1, 17),
+    norm=st.sampled_from(NORMS),
+    pooling=st.sampled_from(POOLINGS),
+)
+def test_any_convnet(shape, depth, width, norm, pooling):
+    network = ConvNet(shape, 3, depth=depth, width=width, norm=norm, pooling=pooling)
+    assert_answers(network.eval(), shape, 3)
+
+
+@pytest.mark.parametrize("norm", ["batch", "instance", "group"])
+def test_any_norm_of_resnet(norm):
+    assert_answers(ResNet18AP((3, 17, 23), 3, width=4, norm=norm), (3, 17, 23), 3)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_maps_of_one_pixel_still_carry_the_image(norm):
+    network = ConvNet((1, 8, 8), 3, depth=6, width=16, norm=norm).eval()
+    one, other = network.features(images((1, 8, 8)))
+    assert (one != 0).any()
+    assert not torch.allclose(one, other, atol=1e-3)
+
+
+def test_examples_do_not_influence_each_other(name):
+    network, x = small(name, (3, 16, 16), 5), images((3, 16, 16), 4)
+    torch.testing.assert_close(network(x), torch.cat([network(image[None]) for image in x]))
+
+
+@settings(max_examples=30, deadline=None)
+@given(height=st.integers(1, 300), width=st.integers(1, 300))
+def test_simplevit_uses_at_most_64_tokens_and_the_smallest_patch(height, width):
+    network = SimpleViT((1, height, width), 2, dim=4, heads=1, depth=1)
+    patch = network.spec["patch"]
+    assert len(network.positions) <= 64
+    assert patch == 1 or -(-height // (patch - 1)) * -(-width // (patch - 1)) > 64
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (2, 1, 8), (2, 3, 9, 8), (2, 1, 8, 8, 1)], ids=str)
+def test_an_input_of_another_shape_is_refused(name, shape):
+    network = small(name, (3, 8, 8), 2)
+    with pytest.raises(InputError, match=r"\(b, 3, 8, 8\)"):
+        network(torch.zeros(shape))
