@@ -67,6 +67,11 @@ class Attribution:
         column: np.ndarray = self.matrix[:, self.focus]
         return column
 
+    @property
+    def measured(self) -> str:
+        """What ``scores`` are effects on, in words."""
+        return self.meaning.replace("each class", f"class {self.outputs[self.focus]}")
+
     def on(self, output: str | int) -> Attribution:
         """The same attribution with another value in focus, by name or number."""
         if isinstance(output, str) and output in self.outputs:

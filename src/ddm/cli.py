@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from click import Abort, ClickException
 from rich.console import Console
 
 import ddm
@@ -32,6 +31,9 @@ from ddm.words import describe_run, describe_trace, effects_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""Of the click that typer uses, which newer ones carry with them."""
 
 app = typer.Typer(
     add_completion=False,
@@ -248,9 +250,9 @@ def main() -> None:
         code = app(standalone_mode=False)
     except InputError as error:
         _fail(str(error))
-    except ClickException as error:
-        _fail(f"{error.format_message()} Try --help.")
-    except (KeyboardInterrupt, Abort):
+    except _UsageError as error:
+        _fail(f"{error.format_message()} Try --help.")  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
         print("ddm: interrupted; the same command goes on where this one stopped.", file=sys.stderr)
         sys.exit(130)
     except OSError as error:

@@ -29,11 +29,10 @@ def effects(attribution: Attribution, count: int) -> Figure:
     axes.invert_yaxis()
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_ylabel("group removed")
-    output = attribution.outputs[attribution.focus]
-    suffix = "" if output == attribution.objective else f" ({attribution.objective})"
-    axes.set_xlabel(f"change of {output}{suffix}\n← removing it lowers the value · removing it raises it →")
-    baseline = attribution.baseline[attribution.focus]
-    axes.set_title(f"{attribution.meaning}; {baseline:.4g} with all groups", fontsize=10)
+    axes.set_xlabel("change of the value\n← removing the group lowers it · removing it raises it →")
+    axes.set_title(
+        f"{attribution.measured}: {attribution.baseline[attribution.focus]:.4g} with all groups", fontsize=10
+    )
     return figure
 
 

@@ -39,11 +39,9 @@ def describe_run(console: Console, facts: dict[str, Any], out: str) -> None:
 
 def effects_table(attribution: Attribution, count: int) -> Table:
     """The strongest effects of an attribution."""
-    output = attribution.outputs[attribution.focus]
-    what = attribution.meaning if output == attribution.objective else f"{attribution.meaning}: {output}"
     table = Table(
-        title=f"Effect of removing each group on the {what}\nwith all groups: "
-        f"{attribution.baseline[attribution.focus]:.4g}",
+        title=f"Effect of removing each group on: {attribution.measured}\n"
+        f"{attribution.baseline[attribution.focus]:.4g} with all groups",
         caption=SIGN,
     )
     for heading in ("group removed", "samples", "effect"):

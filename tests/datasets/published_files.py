@@ -38,9 +38,7 @@ def idx(values: np.ndarray) -> bytes:
     return bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape) + values.tobytes()
 
 
-def write_mnist(
-    folder: Path, train: int = 40, test: int = 20, *, zipped: bool = True, mark: str = "-"
-) -> None:
+def write_mnist(folder: Path, train: int = 40, test: int = 20, *, zipped: bool = True, mark: str = "-") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for prefix, count in (("train", train), ("t10k", test)):
         for kind, values in (
@@ -127,9 +125,7 @@ def cifar_batch(count: int, classes: int, *, fine: bool = False, seed: int = 0) 
     return batch | ({"fine_labels": labels, "coarse_labels": labels} if fine else {"labels": labels})
 
 
-def write_cifar10(
-    folder: Path, batches: tuple[int, ...] = (1,), count: int = 30, dumps: Any = python2_pickle
-) -> None:
+def write_cifar10(folder: Path, batches: tuple[int, ...] = (1,), count: int = 30, dumps: Any = python2_pickle) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for batch in batches:
         (folder / f"data_batch_{batch}").write_bytes(dumps(cifar_batch(count, 10, seed=batch)))

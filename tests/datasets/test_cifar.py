@@ -121,6 +121,15 @@ def test_wrong_contents_are_refused(tmp_path, change, words):
         load("cifar10", tmp_path)
 
 
+def test_labels_do_not_slip_from_one_batch_to_the_next(tmp_path):
+    write_cifar10(tmp_path, batches=(1, 2))
+    for batch, count in ((1, 29), (2, 31)):
+        content = python3_pickle(cifar_batch(30, 10) | {"labels": [0] * count}, 4)
+        (tmp_path / f"data_batch_{batch}").write_bytes(content)
+    with refused("data_batch_1", "one number an image"):
+        load("cifar10", tmp_path)
+
+
 @pytest.mark.parametrize("names", [["a"] * 9, [0] * 10, "airplane", None])
 def test_wrong_class_names_are_refused(tmp_path, names):
     write_cifar10(tmp_path)

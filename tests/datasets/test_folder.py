@@ -34,9 +34,7 @@ def test_published_splits(tmp_path, validation):
     write_classes(tmp_path / "test", 3, seed=2000)
     data = load(f"folder:{tmp_path}")
     assert (len(data.train), len(data.validation), len(data.test)) == (10, 4, 6)
-    np.testing.assert_array_equal(
-        data.validation.raw[0].numpy(), pixels(6, 4, 3, seed=1000).transpose(2, 0, 1)
-    )
+    np.testing.assert_array_equal(data.validation.raw[0].numpy(), pixels(6, 4, 3, seed=1000).transpose(2, 0, 1))
 
 
 def test_training_images_alone_are_split(tmp_path):

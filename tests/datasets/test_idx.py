@@ -3,7 +3,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_files import idx, pixels, refused, write_mnist
 
@@ -47,9 +47,7 @@ def test_without_root_the_files_are_sought_in_data(tmp_path, monkeypatch):
     assert len(load("mnist").test) == 20
 
 
-@pytest.mark.parametrize(
-    "file", ["train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
-)
+@pytest.mark.parametrize("file", ["train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"])
 def test_each_missing_file_is_named(tmp_path, file):
     write_mnist(tmp_path)
     (tmp_path / f"{file}.gz").unlink()
@@ -100,7 +98,7 @@ def test_declared_size_is_checked_before_memory_is_asked_for(tmp_path, suffix, s
 
 def test_a_gzip_bomb_is_not_unpacked_beyond_what_it_declares(tmp_path, monkeypatch):
     path = tmp_path / "labels.gz"
-    path.write_bytes(gzip.compress(idx(np.zeros(10, np.uint8)) + bytes(50_000_000)))
+    path.write_bytes(gzip.compress(idx(np.zeros(10, np.uint8)) + bytes(5_000_000)))
     unpacked = []
     read = gzip.GzipFile.read
     monkeypatch.setattr(
@@ -142,6 +140,7 @@ def test_constant_images_are_refused(tmp_path):
         load("mnist", tmp_path)
 
 
+@settings(deadline=None)
 @given(content=st.binary(max_size=80), header=st.booleans(), zipped=st.booleans())
 def test_any_bytes_are_read_or_refused(tmp_path_factory, content, header, zipped):
     path = tmp_path_factory.mktemp("idx") / ("file.gz" if zipped else "file")

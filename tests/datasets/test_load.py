@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_files import pixels, refused, write_mnist
 
@@ -150,6 +150,7 @@ def test_validation_0_validates_on_the_test_split():
     assert torch.equal(data.validation.raw, data.test.raw)
 
 
+@settings(deadline=None)
 @given(
     classes=st.integers(1, 5),
     per_class=st.integers(2, 20),
@@ -214,9 +215,7 @@ def test_nothing_to_set_aside_is_refused():
         finished(Published(split(3), test=split(3, seed=1)))
 
 
-@pytest.mark.parametrize(
-    "other", [pixels(9, 1, 4, 5), pixels(9, 3, 4, 4), pixels(9, 1, 4, 4) / np.float32(255)]
-)
+@pytest.mark.parametrize("other", [pixels(9, 1, 4, 5), pixels(9, 3, 4, 4), pixels(9, 1, 4, 4) / np.float32(255)])
 def test_splits_of_different_form_are_refused(other):
     with refused("make them alike"):
         finished(Published(split(30), test=Samples.make(other, np.arange(9) % 3)))

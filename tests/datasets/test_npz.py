@@ -5,7 +5,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_files import Run, pixels, refused
 
@@ -59,7 +59,7 @@ def test_one_set_is_split(tmp_path, x, y):
         ((20, 11), (11,)),
     ],
 )
-@pytest.mark.parametrize("kind", ["uint8", "float32", "float64", "float16", ">f8"])
+@pytest.mark.parametrize("kind", ["uint8", "float16", ">f8"])
 def test_layouts_and_types(tmp_path, stored, shape, kind):
     values = pixels(*stored)
     data = load(saved(tmp_path, x=values.astype(kind), y=np.arange(20) % 2), validation=0)
@@ -81,9 +81,7 @@ def test_vectors_are_normalised_by_feature(tmp_path):
 @pytest.mark.parametrize("kind", ["U", "S"])
 def test_strings_are_classes_in_sorted_order(tmp_path, kind):
     y = np.array(["zebra", "ape", "zebra", "cat"] * 5).astype(kind)
-    data = load(
-        saved(tmp_path, x_train=pixels(20, 4, 4), y_train=y, x_test=pixels(20, 4, 4), y_test=y), validation=0
-    )
+    data = load(saved(tmp_path, x_train=pixels(20, 4, 4), y_train=y, x_test=pixels(20, 4, 4), y_test=y), validation=0)
     assert data.classes == ("ape", "cat", "zebra")
     assert data.test.labels.tolist() == [2, 0, 2, 1] * 5
 
@@ -109,9 +107,7 @@ def test_a_class_may_be_missing_from_a_split(tmp_path):
     assert data.test.classes == data.train.classes == ("0", "1", "2", "3")
 
 
-@pytest.mark.parametrize(
-    "labels", [np.arange(20)[:, None] % 2, np.arange(20) % 2 * 1.0, np.arange(20) % 2 == 1]
-)
+@pytest.mark.parametrize("labels", [np.arange(20)[:, None] % 2, np.arange(20) % 2 * 1.0, np.arange(20) % 2 == 1])
 def test_labels_in_a_column_as_whole_floats_or_true_and_false(tmp_path, labels):
     data = load(saved(tmp_path, x=pixels(20, 4, 4), y=labels))
     assert data.train.labels.dtype == torch.int64
@@ -215,9 +211,7 @@ def test_what_is_not_an_npz_file_is_refused(tmp_path):
 
 def test_declared_shapes_are_not_believed(tmp_path):
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header, {"descr": "|u1", "fortran_order": False, "shape": (10**14, 4, 4)}
-    )
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (10**14, 4, 4)})
     with zipfile.ZipFile(tmp_path / "data.npz", "w") as archive:
         archive.writestr("x.npy", header.getvalue() + bytes(160))
     with refused("damaged"):
@@ -234,6 +228,7 @@ def archive(compressed):
 ARCHIVES = [archive(True), archive(False)]
 
 
+@settings(deadline=None)
 @given(st.sampled_from(ARCHIVES), st.integers(0, 10**4), st.integers(0, 255), st.booleans())
 def test_damaged_files_are_read_or_refused(tmp_path_factory, content, at, byte, cut):
     at %= len(content)

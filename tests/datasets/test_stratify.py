@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddm.datasets.stratify import choose
@@ -12,6 +12,7 @@ def random(seed=0):
     return np.random.default_rng(seed)
 
 
+@settings(deadline=None)
 @given(labels, st.integers(1, 150), st.integers(0, 3))
 def test_as_many_as_asked_for_each_once_and_in_order(labels, count, seed):
     chosen = choose(labels, count, random(seed))
@@ -21,12 +22,14 @@ def test_as_many_as_asked_for_each_once_and_in_order(labels, count, seed):
     assert chosen.max() < len(labels)
 
 
+@settings(deadline=None)
 @given(labels, st.integers(0, 150))
 def test_no_class_is_dropped_when_there_is_room_for_each(labels, extra):
     classes = set(labels.tolist())
     assert set(labels[choose(labels, len(classes) + extra, random())].tolist()) == classes
 
 
+@settings(deadline=None)
 @given(labels, st.integers(1, 150))
 def test_leave_one_leaves_every_class_a_sample(labels, count):
     chosen = choose(labels, count, random(), leave_one=True)
@@ -34,6 +37,7 @@ def test_leave_one_leaves_every_class_a_sample(labels, count):
     assert len(chosen) == min(count, len(labels) - len(set(labels.tolist())))
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(10, 60), min_size=1, max_size=6), st.floats(0.2, 1))
 def test_classes_keep_their_proportions_to_within_one(sizes, share):
     labels = np.repeat(np.arange(len(sizes)), sizes)

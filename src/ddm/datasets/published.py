@@ -53,8 +53,11 @@ def finish(name: str, published: Published, *, limit: int | None, validation: fl
     if val is None and validation > 0:
         train, val = train.carve(validation, np.random.default_rng([seed, 0]), "validation")
 
-    parts = [part.at_most(limit, np.random.default_rng([seed, 1])) for part in (train, val or test, test)]
-    return _normalised(name, *(part.read() for part in parts))
+    def read(part: _Part) -> Samples:
+        return part.at_most(limit, np.random.default_rng([seed, 1])).read()
+
+    training, testing = read(train), read(test)
+    return _normalised(name, training, testing if val is None else read(val), testing)
 
 
 def _normalised(name: str, train: Samples, validation: Samples, test: Samples) -> Data:

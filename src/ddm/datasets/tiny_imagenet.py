@@ -25,7 +25,7 @@ NAME = "tiny-imagenet"
 def read(root: Root, size: int | None) -> Published:
     """The classes that have training images, in the order of ``wnids.txt``."""
     folder = folder_with(NAME, root, ["tiny-imagenet-200"], ["wnids.txt"])
-    wnids = (folder / "wnids.txt").read_text("utf-8").split()
+    wnids = [line.strip() for line in _lines(file_in(NAME, folder, ["wnids.txt"])) if line.strip()]
     train = {wnid: files for wnid in wnids if (files := _jpegs(folder / "train" / wnid / "images"))}
     if not train:
         raise missing(NAME, ["train/<wnid>/images/*.JPEG"], folder)
@@ -44,22 +44,25 @@ def read(root: Root, size: int | None) -> Published:
     )
 
 
+def _lines(path: Path) -> list[str]:
+    return path.read_text("utf-8", errors="replace").splitlines()
+
+
 def _jpegs(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.JPEG"))
 
 
 def _annotated(folder: Path, wnids: Sequence[str]) -> list[tuple[Path, int]]:
     """Images and labels of the annotated files that are there and belong to these classes."""
-    lines = file_in(NAME, folder, ["val_annotations.txt"]).read_text("utf-8").splitlines()
+    rows = [line.split("\t") for line in _lines(file_in(NAME, folder, ["val_annotations.txt"])) if "\t" in line]
     there = set(os.listdir(folder / "images")) if (folder / "images").is_dir() else set()
     label = {wnid: index for index, wnid in enumerate(wnids)}
-    rows = [line.split("\t") for line in lines if line.count("\t")]
     return [(folder / "images" / file, label[wnid]) for file, wnid, *_ in rows if file in there and wnid in label]
 
 
 def _class_names(path: Path, wnids: Sequence[str]) -> list[str]:
     """The first synonym of each identifier; all of them where two classes share the first."""
-    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+    lines = _lines(path) if path.is_file() else []
     words = dict(line.split("\t", 1) for line in lines if "\t" in line)
     synonyms = [words.get(wnid, wnid) for wnid in wnids]
     firsts = [names.split(",")[0] for names in synonyms]

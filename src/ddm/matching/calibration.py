@@ -1,8 +1,8 @@
 """How far to go along the synset's direction: the one-dimensional response.
 
 Cosine matching gives a direction and loses its length. Let ``d_κ = −∇L(θ_τ; S_κ)`` be the direction of the
-fine-tuning, ``u_κ`` its unit vector, and ``ḡ_κ = mean_t (n_κ/n) ∇L(θ_t; D_κ)`` the pull that is missing when the group
-is. While the group is absent the other data push back with the curvature G, so the displacement settles where
+fine-tuning, ``u_κ`` its unit vector, and ``ḡ_κ = n_κ/(n − n_κ) mean_t ∇L(θ_t; D_κ)`` the pull that the mean loss of the
+others lacks. While the group is absent the other data push back with the curvature G, so the displacement settles where
 ``½ c² uᵀ(G + λI)u − c uᵀḡ`` is least:
 
     c_κ = u_κᵀḡ_κ / (u_κᵀ G u_κ + λ),    λ = 1 / Σ learning rates.

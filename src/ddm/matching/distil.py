@@ -160,8 +160,8 @@ class _Distillation:
         wanted = {t: gradients[:, column] for column, t in enumerate(self.checkpoints)}
         matching = MATCHINGS[self.settings.matching]
         found = matching(self.target, wanted, self.pairs, initial, names, self.settings, advance)
-        shares = torch.as_tensor(partition.shares[groups]).to(gradients)
-        return self._finished(found, names, gradients.mean(1) * shares[:, None])
+        weights = torch.as_tensor(odds(partition)[groups]).to(gradients)
+        return self._finished(found, names, gradients.mean(1) * weights[:, None])
 
     def _finished(self, found: Distilled, names: list[str], wanted: Tensor) -> Synset:
         """Step lengths and alignment for what was distilled, given ḡ ``(B, P)``."""
@@ -187,6 +187,13 @@ class _Distillation:
             hard=hard,
             stopped=stopped,
         )
+
+
+def odds(partition: Partition) -> np.ndarray:
+    """n_κ / (n − n_κ) ``(K,)``: what a group weighs against the mean loss of the others."""
+    sizes = partition.sizes
+    weights: np.ndarray = sizes / np.maximum(len(partition.groups) - sizes, 1)
+    return weights
 
 
 def _class_gradients(partition: Partition, block: Block, clusters: Tensor) -> Tensor:

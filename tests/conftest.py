@@ -1,0 +1,50 @@
+"""What many tests share: a small dataset, a small target trained on it, its datamodel, and how bad input is refused."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+import torch
+
+import ddm
+
+# Hugging Face stays off the network and out of the user's cache: both are decided when it is imported.
+os.environ.setdefault("HF_HOME", tempfile.mkdtemp(prefix="ddm-hf-"))
+os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def digits() -> ddm.Data:
+    return ddm.datasets.load("digits", limit=300)
+
+
+@pytest.fixture(scope="session")
+def target(digits) -> ddm.Target:
+    network = ddm.networks.ConvNet(digits.train.shape, len(digits.classes), width=8, depth=2)
+    return ddm.train(network, digits.train, ddm.Recipe(epochs=6, lr=0.1, batch_size=32, momentum=0.9))
+
+
+@pytest.fixture(scope="session")
+def datamodel(target, digits) -> ddm.DistilledDatamodel:
+    return ddm.DistilledDatamodel.fit(target, digits.train, clusters=3, steps=10)
+
+
+@pytest.fixture(scope="session")
+def refused() -> Callable[..., AbstractContextManager[None]]:
+    """``with refused("word", …)``: the block raises ``InputError`` with one line that has all these words."""
+
+    @contextmanager
+    def refused(*words: str) -> Iterator[None]:
+        with pytest.raises(ddm.InputError) as caught:
+            yield
+        message = str(caught.value)
+        assert "\n" not in message
+        assert message.endswith(".")
+        for word in words:
+            assert word in message
+
+    return refused

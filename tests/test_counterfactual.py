@@ -1,0 +1,132 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import ddm
+from ddm import counterfactual as module
+from ddm.counterfactual import Counterfactuals
+from ddm.errors import InputError
+
+
+def by_hand(datamodel, removed):
+    """The fine-tuning written as a plain training loop."""
+    synset = datamodel.synset
+    network = datamodel.target.flat.module(datamodel.target.theta, datamodel.target.fixed)
+    for _ in range(synset.steps):
+        network.zero_grad()
+        for group in removed:
+            targets = synset.targets[group].argmax(-1) if synset.hard else synset.targets[group]
+            loss = nn.functional.cross_entropy(network(synset.images[group]), targets)
+            (loss * synset.lengths[group] / synset.steps).backward()
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter -= parameter.grad
+    return network
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"finetune_steps": 4},
+        {"labels": "hard", "ipc": 2},
+        {"step_size": 0.01, "finetune_steps": 3},
+        {"matching": "forward"},
+    ],
+)
+@pytest.mark.parametrize("removed", [[2], [0, 5, 7]])
+def test_a_counterfactual_is_the_target_fine_tuned_on_the_synset_of_the_removed_groups(target, digits, changes, removed):
+    datamodel = ddm.DistilledDatamodel.fit(target, digits.train, clusters=1, steps=3, **changes)
+    x, _ = digits.test.batch()
+    found = datamodel.counterfactual(removed)(x)
+    torch.testing.assert_close(found, by_hand(datamodel, removed)(x), rtol=1e-3, atol=1e-4)
+    assert not torch.allclose(found, target.outputs(x), atol=1e-5)
+
+
+def test_removing_nothing_gives_the_target(datamodel, digits):
+    x, _ = digits.test.batch()
+    torch.testing.assert_close(datamodel.counterfactual([])(x), datamodel.target.outputs(x))
+
+
+def test_the_models_of_a_design_are_the_models_one_by_one(datamodel, digits, monkeypatch):
+    removed = np.random.default_rng(0).random((5, len(datamodel.partition))) < 0.3
+    x, _ = digits.test.batch(slice(0, 9))
+    single = torch.stack([datamodel.counterfactual(np.flatnonzero(row))(x) for row in removed])
+    torch.testing.assert_close(datamodel.outputs(x, removed), single, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(datamodel.outputs(x[:1], removed), single[:, :1], rtol=1e-3, atol=1e-4)
+    monkeypatch.setattr(module, "_BUDGET", 4 * datamodel.target.flat.size * 2)  # two models at a time, nothing kept
+    small = Counterfactuals(datamodel.target, datamodel.synset)
+    torch.testing.assert_close(small.outputs(removed, x), single, rtol=1e-3, atol=1e-4)
+
+
+def test_one_step_effects_on_parameters_add_up_over_groups(datamodel):
+    alone = datamodel._clusters.parameters(np.eye(len(datamodel.partition), dtype=bool)[:3]) - datamodel.target.theta
+    union = datamodel.partition.mask([0, 1, 2])[None]
+    together = datamodel._clusters.parameters(union)[0] - datamodel.target.theta
+    torch.testing.assert_close(together, alone.sum(0), rtol=1e-4, atol=1e-6)
+
+
+def test_a_counterfactual_can_be_saved_loaded_trained_and_called(datamodel, digits, tmp_path):
+    network = datamodel.counterfactual(["3/0", 4])
+    ddm.networks.save(network, tmp_path / "model.safetensors")
+    x, y = digits.test.batch()
+    torch.testing.assert_close(ddm.networks.load(tmp_path / "model.safetensors").eval()(x), network(x))
+    torch.save(network.state_dict(), tmp_path / "state.pt")
+    again = ddm.networks.from_spec(network.spec)
+    again.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    torch.testing.assert_close(again.eval()(x), network(x))
+    nn.functional.cross_entropy(network(x), y).backward()
+    assert all(parameter.grad is not None for parameter in network.parameters())
+
+
+def test_groups_are_named_by_number_or_name_and_unknown_ones_refused(datamodel, digits):
+    x, _ = digits.test.batch(slice(0, 3))
+    index = datamodel.partition.index("3/1")
+    torch.testing.assert_close(datamodel.counterfactual("3/1")(x), datamodel.counterfactual(index)(x))
+    for group in ("3/99", 1000, -1, "", "³"):
+        with pytest.raises(InputError, match="there is no group"):
+            datamodel.counterfactual(group)
+
+
+def test_a_design_of_the_wrong_width_is_refused(datamodel, digits):
+    with pytest.raises(InputError, match="do not fit"):
+        datamodel.outputs(digits.test.batch()[0], np.zeros((2, 3), dtype=bool))
+
+
+class Own(nn.Module):
+    """A user's network with BatchNorm, dropout and a frozen layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen = nn.Conv2d(1, 1, 1).requires_grad_(False)
+        self.body = nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(2))
+        self.head = nn.Sequential(nn.Flatten(), nn.Dropout(0.2), nn.Linear(24, 10))
+
+    def forward(self, x):
+        return self.head(self.body(self.frozen(x)))
+
+
+def test_a_network_of_the_users_own_with_batchnorm_keeps_its_statistics_and_frozen_layers(digits):
+    torch.manual_seed(0)
+    recorder = ddm.Recorder(model := Own())
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    x, y = digits.train.batch()
+    for _ in range(3):
+        model.train()
+        for rows in torch.arange(len(x)).split(50):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+        recorder.snapshot()
+    datamodel = ddm.DistilledDatamodel.fit(recorder.target(), digits.train, clusters=2, steps=5)
+    without = datamodel.counterfactual([0, 1])
+    assert type(without) is Own
+    assert not without.training
+    for name, value in without.state_dict().items():
+        same = torch.equal(value, model.state_dict()[name])
+        assert same == ("running" in name or "num_batches" in name or "frozen" in name), name
+    found = datamodel.attribute(digits.test[0], "probabilities")
+    assert np.isfinite(found.matrix).all()
+    # Probabilities add up to one, so effects on them add up to nothing: dropout in the models would break this.
+    np.testing.assert_allclose(found.matrix.sum(1), 0, atol=1e-6)

@@ -1,0 +1,55 @@
+"""Against the truth: really retraining without groups. Gradients of the wrong sign would fail here."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+import ddm
+
+
+@pytest.fixture(scope="module")
+def truth():
+    data = ddm.datasets.load("digits", limit=600)
+    network = ddm.networks.ConvNet(width=8, depth=2)
+    recipe = ddm.Recipe(epochs=8, lr=0.1, batch_size=32)
+    target = ddm.train(network, data.train, recipe)
+    datamodel = ddm.DistilledDatamodel.fit(target, data.train, clusters=3)
+    x, y = data.test.batch()
+    retrained = [
+        ddm.train(network, data.train, recipe, without=datamodel.partition.members(group)).outputs(x)
+        for group in range(len(datamodel.partition))
+    ]
+    return datamodel, x, y, torch.stack(retrained)
+
+
+def margins(outputs, labels):
+    """Correct logit minus the best other ``(..., n)``."""
+    right = torch.nn.functional.one_hot(labels, outputs.shape[-1]).bool()
+    return outputs[..., right] - outputs.masked_fill(right, -torch.inf).amax(-1)
+
+
+def test_predicted_changes_of_the_margin_rank_groups_as_retraining_does(truth):
+    datamodel, x, y, retrained = truth
+    base = margins(datamodel.target.outputs(x), y)
+    true, found = margins(retrained, y) - base, margins(datamodel.outputs(x), y) - base
+    rho = np.mean([spearmanr(true[:, i], found[:, i])[0] for i in range(len(y))])
+    assert rho > 0.15
+
+
+def test_the_group_located_for_a_sample_matters_more_than_a_random_one(truth):
+    datamodel, x, _, retrained = truth
+    base = datamodel.target.outputs(x).softmax(-1)
+    true, found = ((outputs.softmax(-1) - base).square().sum(-1) for outputs in (retrained, datamodel.outputs(x)))
+    located = true.gather(0, found.argmax(0)[None]).mean()
+    oracle_fraction = (located - true.mean()) / (true.amax(0).mean() - true.mean())
+    assert oracle_fraction > 0.35
+
+
+def test_without_a_class_its_samples_lose_the_most_probability(truth):
+    datamodel, x, y, _ = truth
+    base = datamodel.target.outputs(x).softmax(-1)
+    models, partition = datamodel._level("class")
+    change = models.outputs(np.eye(len(partition), dtype=bool), x).softmax(-1) - base
+    own = torch.stack([change[label, y == label, label].mean() for label in range(10)])
+    assert (own < 0).all()

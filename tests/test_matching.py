@@ -1,0 +1,256 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+import ddm
+from ddm.errors import InputError
+from ddm.gradients import group_gradients, loss_gradient
+from ddm.matching import Settings, distil, paper
+from ddm.matching.distances import DISTANCES
+from ddm.matching.distil import plan
+from ddm.matching.gradient import Distilled, match, synset_gradients
+from ddm.matching.pairs import draw
+from ddm.matching.start import start
+from ddm.partition import Partition, classwise, sequential
+
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def partition(digits):
+    return sequential(digits.train, 2)
+
+
+def distilled(target, digits, partition, **changes):
+    return distil(target, digits.train, partition, Settings(**{"steps": STEPS, **changes}))
+
+
+def test_a_group_gradient_is_the_gradient_of_its_mean_loss(target, digits, partition):
+    rows = partition.members(3)
+    found = group_gradients(target, digits.train, [rows], [1])[0, 0]
+    network = target.flat.module(*target.at(1))
+    x, y = digits.train.batch(rows)
+    F.cross_entropy(network(x), y).backward()
+    torch.testing.assert_close(found, torch.cat([p.grad.flatten() for p in network.parameters()]))
+
+
+def test_a_gradient_does_not_depend_on_the_batch_size(target, digits):
+    theta, fixed = target.at(0)
+    whole, parts = (loss_gradient(target, theta, fixed, *digits.train.batch(), size) for size in (10_000, 7))
+    torch.testing.assert_close(whole, parts, rtol=1e-4, atol=1e-6)
+
+
+def test_layer_cosine_is_the_sum_over_output_units_that_dataset_condensation_computes(target):
+    one, other = torch.randn(2, 3, target.flat.size)
+    found = DISTANCES["layer-cosine"](target.flat)(one, other)
+    for row in range(3):
+        total = 0.0
+        layers = zip(target.flat.unflatten(one[row]).values(), target.flat.unflatten(other[row]).values(), strict=True)
+        for mine, yours in layers:
+            if mine.dim() > 1:
+                for unit_a, unit_b in zip(mine.flatten(1), yours.flatten(1), strict=True):
+                    total += 1 - float(unit_a @ unit_b / (unit_a.norm() * unit_b.norm()))
+        assert found[row].item() == pytest.approx(total, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_a_distance_is_zero_for_equal_gradients_and_positive_for_opposite_ones(target, name):
+    gradients = torch.randn(3, target.flat.size)
+    distance = DISTANCES[name](target.flat)
+    torch.testing.assert_close(distance(gradients, gradients), torch.zeros(3), atol=1e-3, rtol=0)
+    assert (distance(gradients, -gradients) > 1).all()
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_synset_gradients_are_the_same_in_a_loop_and_vectorised(target, digits, hard):
+    images = digits.train.batch(slice(0, 6))[0].view(3, 2, 1, 8, 8).requires_grad_()
+    targets = torch.randn(3, 2, 10).softmax(-1)
+    results = []
+    for vectorised in (True, False):
+        gradients = synset_gradients(
+            target, target.theta, target.fixed, images, targets, hard=hard, vectorised=vectorised
+        )
+        results.append((gradients, torch.autograd.grad(gradients.square().sum(), images)[0]))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_the_synset_of_a_group_does_not_depend_on_the_order_of_the_groups(target, digits, partition):
+    turned = np.arange(len(partition))[::-1].copy()
+    reversed_order = Partition(
+        turned[partition.groups], partition.names[::-1], partition.parents[::-1], partition.classes
+    )
+    one, _ = distilled(target, digits, partition)
+    other, _ = distilled(target, digits, reversed_order)
+    torch.testing.assert_close(one.images, other.images.flip(0), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(one.lengths, other.lengths.flip(0), rtol=1e-2, atol=1e-6)
+
+
+def test_the_synset_does_not_depend_on_how_groups_are_blocked(target, digits, partition):
+    bytes_per_group = target.flat.size * 4 * (STEPS + 1)
+    whole = distilled(target, digits, partition)
+    few = distilled(target, digits, partition, memory=7 * bytes_per_group / 2**30)
+    single = distilled(target, digits, partition, memory=bytes_per_group / 2**30 / 10)
+    for other in (few, single):
+        for one, two in zip(whole, other, strict=True):
+            assert one.names == two.names
+            torch.testing.assert_close(one.images, two.images, rtol=1e-3, atol=1e-3)
+            torch.testing.assert_close(one.targets, two.targets, rtol=1e-3, atol=1e-3)
+
+
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=8).flatmap(
+        lambda sizes: st.tuples(st.just(sizes), st.integers(1, 40), st.booleans())
+    )
+)
+def test_blocks_hold_every_group_and_class_once_and_fit_the_memory(case):
+    sizes, room, nested = case
+    parents = np.repeat(np.arange(len(sizes)), sizes)
+    count = len(parents)
+    partition = Partition(
+        np.arange(count), tuple(map(str, range(count))), parents if nested else None, tuple(map(str, range(len(sizes))))
+    )
+    blocks = plan(partition, 2**20, room / 1024)
+    assert sorted(group for block in blocks for group in block.clusters) == list(range(count))
+    assert sorted(level for block in blocks for level in block.classes) == (list(range(len(sizes))) if nested else [])
+    for block in blocks:
+        assert len(block.clusters) + len(block.classes) <= room
+        if block.clusters:
+            for level in block.classes:
+                assert set(np.flatnonzero(parents == level)) <= set(block.clusters)
+
+
+def test_class_synsets_are_those_of_a_classwise_partition(target, digits, partition):
+    _, classes = distilled(target, digits, partition)
+    alone, _ = distilled(target, digits, classwise(digits.train))
+    assert classes.names == alone.names
+    torch.testing.assert_close(classes.images, alone.images, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(classes.lengths, alone.lengths, rtol=0.05, atol=1e-4)
+
+
+def test_matching_brings_the_gradients_closer(target, digits, partition):
+    start_only, _ = distilled(target, digits, partition, steps=0, init="noise")
+    matched, _ = distilled(target, digits, partition, steps=60, init="noise", distance="cosine")
+    assert matched.alignment.mean() > start_only.alignment.mean() + 0.1
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("matching", ["reverse", "forward"])
+def test_a_synset_points_away_from_its_group_when_reversed_and_towards_it_when_forward(
+    target, digits, partition, matching, distance
+):
+    synset, _ = distilled(target, digits, partition, matching=matching, distance=distance, steps=40, lr=0.02)
+    gradients = synset_gradients(
+        target, target.theta, target.fixed, synset.images, synset.targets, hard=False
+    ).detach()
+    wanted = group_gradients(
+        target, digits.train, [partition.members(k) for k in range(len(partition))], range(len(target.trajectory))
+    ).mean(1)
+    agreement = F.cosine_similarity(gradients, wanted, dim=1).mean()
+    assert agreement < -0.2 if matching == "reverse" else agreement > 0.2
+    assert (synset.lengths.sign() == (1 if matching == "reverse" else -1)).float().mean() > 0.7
+
+
+def test_soft_targets_sum_to_one_and_hard_ones_stay_one_hot(target, digits, partition):
+    soft, _ = distilled(target, digits, partition)
+    hard, _ = distilled(target, digits, partition, labels="hard", ipc=3)
+    torch.testing.assert_close(soft.targets.sum(-1), torch.ones(len(partition), 1))
+    assert (soft.targets < 0).any()
+    assert torch.equal(hard.targets.sort(-1).values[..., -1], torch.ones(len(partition), 3))
+    assert torch.equal(hard.targets.argmax(-1), torch.as_tensor(partition.parents)[:, None].expand(-1, 3))
+    assert hard.images.shape[1] == 3
+
+
+@pytest.mark.parametrize("labels", ["soft", "hard"])
+def test_a_group_whose_gradient_is_nan_stops_and_leaves_the_others_intact(target, digits, labels):
+    settings = Settings(steps=4, labels=labels)
+    pairs = draw(settings, len(target.trajectory) - 1)
+    names = ["a", "b", "c"]
+    members = [np.arange(5), np.arange(5, 10), np.arange(10, 15)]
+    starts = [start(target, digits.train, rows, name, settings) for rows, name in zip(members, names, strict=True)]
+    initial = Distilled(torch.stack([x for x, _ in starts]), torch.stack([q for _, q in starts]))
+    wanted = dict(enumerate(group_gradients(target, digits.train, members, range(len(target.trajectory))).unbind(1)))
+    clean = match(target, wanted, pairs, initial, names, settings, lambda: None)
+    poisoned = {t: gradients.clone() for t, gradients in wanted.items()}
+    poisoned[pairs[2][0]][1] = torch.nan
+    first = min(step for step, pair in enumerate(pairs) if pair[0] == pairs[2][0])
+    found = match(target, poisoned, pairs, initial, names, settings, lambda: None)
+    assert list(found.stopped) == [1]
+    assert f"group b stopped at step {first + 1} of 4" in found.stopped[1]
+    assert torch.isfinite(found.images).all()
+    for row in (0, 2):
+        assert torch.equal(found.images[row], clean.images[row])
+        assert torch.equal(found.targets[row], clean.targets[row])
+
+
+def test_exploding_images_stop_with_advice_and_the_group_cannot_be_removed(target, digits, partition):
+    with pytest.warns(UserWarning, match="exploded; lower the matching lr"):
+        datamodel = ddm.DistilledDatamodel.fit(target, digits.train, partition=partition, steps=2, lr=1e6)
+    assert set(datamodel.synset.stopped) == set(partition.names)
+    with pytest.raises(InputError, match="cannot be removed"):
+        datamodel.counterfactual(partition.names[0])
+    with pytest.raises(InputError, match="none of the groups could be distilled"):
+        datamodel.attribute(digits.test[0])
+
+
+@given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 3))
+def test_pairs_lie_on_the_trajectory_and_keep_their_distance(tau, offset, seed):
+    for t, later in draw(Settings(offset=offset, seed=seed, steps=30), tau):
+        assert 0 <= t <= later <= tau
+        assert later - t == min(offset, tau)
+    for t, mirrored in draw(Settings(pairing="mirror", seed=seed, steps=30), tau):
+        assert 0 <= t <= tau
+        assert t + mirrored == tau
+    for t, same in draw(Settings(matching="forward", seed=seed, steps=30), tau):
+        assert 0 <= t == same <= tau
+
+
+def test_augmented_noise_started_synsets_of_every_optimizer_are_finite(target, digits, partition):
+    for changes in ({"optimizer": "sgd", "augment": "shift"}, {"init": "noise", "augment": "flip-shift"}):
+        synset, _ = distilled(target, digits, partition, **changes)
+        assert torch.isfinite(synset.images).all()
+        assert torch.isfinite(synset.lengths).all()
+
+
+def test_groups_that_cut_across_classes_have_no_class_level(target, digits):
+    groups = np.arange(len(digits.train)) % 4
+    synset, classes = distilled(target, digits, ddm.partition.given(digits.train, groups), ipc=2)
+    assert len(synset) == 4
+    assert classes is None
+
+
+def test_the_paper_preset_is_its_settings_table():
+    recipe, settings = paper("mnist", "convnet")
+    assert (recipe.epochs, recipe.lr) == (30, 0.001)
+    assert (settings.lr, settings.steps, settings.offset, settings.distance) == (0.1, 50, 4, "layer-cosine")
+    assert (settings.labels, settings.ipc, settings.init, settings.matching) == ("hard", 1, "real", "reverse")
+    recipe, settings = paper("tiny-imagenet", "simplevit")
+    assert (recipe.lr, settings.lr, settings.distance) == (0.01, 0.005, "mse")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"distance": "manhattan"},
+        {"pairing": "x"},
+        {"ipc": 0},
+        {"lr": 0.0},
+        {"lr": float("nan")},
+        {"steps": -1},
+        {"labels": "soft-ish"},
+        {"step_size": 0.0},
+        {"augment": "x"},
+        {"memory": 0.0},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes):
+    with pytest.raises(InputError):
+        Settings(**changes)
+
+
+def test_an_unknown_matching_is_refused(target, digits, partition):
+    with pytest.raises(InputError, match="reverse, forward"):
+        distilled(target, digits, partition, matching="sideways")
