@@ -143,9 +143,7 @@ def test_a_synset_points_away_from_its_group_when_reversed_and_towards_it_when_f
     target, digits, partition, matching, distance
 ):
     synset, _ = distilled(target, digits, partition, matching=matching, distance=distance, steps=40, lr=0.02)
-    gradients = synset_gradients(
-        target, target.theta, target.fixed, synset.images, synset.targets, hard=False
-    ).detach()
+    gradients = synset_gradients(target, target.theta, target.fixed, synset.images, synset.targets, hard=False).detach()
     wanted = group_gradients(
         target, digits.train, [partition.members(k) for k in range(len(partition))], range(len(target.trajectory))
     ).mean(1)
@@ -173,11 +171,11 @@ def test_a_group_whose_gradient_is_nan_stops_and_leaves_the_others_intact(target
     starts = [start(target, digits.train, rows, name, settings) for rows, name in zip(members, names, strict=True)]
     initial = Distilled(torch.stack([x for x, _ in starts]), torch.stack([q for _, q in starts]))
     wanted = dict(enumerate(group_gradients(target, digits.train, members, range(len(target.trajectory))).unbind(1)))
-    clean = match(target, wanted, pairs, initial, names, settings, lambda: None)
+    clean = match(target, wanted, pairs, initial, names, settings)
     poisoned = {t: gradients.clone() for t, gradients in wanted.items()}
     poisoned[pairs[2][0]][1] = torch.nan
     first = min(step for step, pair in enumerate(pairs) if pair[0] == pairs[2][0])
-    found = match(target, poisoned, pairs, initial, names, settings, lambda: None)
+    found = match(target, poisoned, pairs, initial, names, settings)
     assert list(found.stopped) == [1]
     assert f"group b stopped at step {first + 1} of 4" in found.stopped[1]
     assert torch.isfinite(found.images).all()

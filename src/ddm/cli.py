@@ -123,6 +123,7 @@ def fit(
             partition=partition,
             clusters=clusters,
             groups=str(groups) if groups is not None else None,
+            groups_hash=runs.hash_of(groups) if groups is not None else None,
             features=features,
             settings=settings,
             device=device,

@@ -16,6 +16,7 @@ from torch.func import vmap
 
 from ddm.errors import InputError
 from ddm.matching.gradient import synset_gradients
+from ddm.progress import Advance, bar
 from ddm.synset import Synset
 from ddm.target import Target
 
@@ -42,12 +43,11 @@ class Counterfactuals:
         removed = self._checked(removed)
         if self.synset.steps > 1:
             return torch.stack([self._finetuned(row) for row in removed])
-        if self._fits(len(self.synset)):
-            if self._directions is None:
-                self._directions = self._steps_of(torch.arange(len(self.synset)))
-            return self.target.theta + removed.to(self.target.theta) @ self._directions
         used = removed.any(0).nonzero()[:, 0]
-        return self.target.theta + removed[:, used].to(self.target.theta) @ self._steps_of(used)
+        directions = self._kept_directions()[used] if self._fits(len(self.synset)) else self._steps_of(used)
+        if (removed.sum(1) == 1).all():
+            return self.target.theta + directions[removed[:, used].int().argmax(1)]
+        return self.target.theta + removed[:, used].to(directions) @ directions
 
     def network(self, removed: np.ndarray | Tensor) -> nn.Module:
         """The model without the groups of ``removed (K,)``, as a plain network in evaluation mode."""
@@ -58,7 +58,9 @@ class Counterfactuals:
         """Logits ``(M, n, L)`` of inputs ``x (n, ...)`` under M perturbations ``removed (M, K)``."""
         x = x.to(self.target.device)
         with torch.no_grad():
-            return torch.cat([self._forward(models, x) for models in self._chunks(self._checked(removed))])
+            removed = self._checked(removed)
+            with bar("counterfactual models", len(removed)) as advance:
+                return torch.cat([self._forward(models, x, advance) for models in self._chunks(removed)])
 
     def _chunks(self, removed: Tensor) -> Iterator[Tensor]:
         """Parameters of the perturbed models, as many at a time as fit; leaving out each group once is kept."""
@@ -74,12 +76,23 @@ class Counterfactuals:
         for part in removed.split(size):
             yield self.parameters(part)
 
-    def _forward(self, models: Tensor, x: Tensor) -> Tensor:
+    def _forward(self, models: Tensor, x: Tensor, advance: Advance) -> Tensor:
         flat, fixed = self.target.flat, self.target.fixed
         if len(x) <= _VECTORISED_UP_TO:
             logits: Tensor = vmap(lambda theta: flat(theta, fixed, x))(models)
+            advance(len(models))
             return logits
-        return torch.stack([torch.cat([flat(theta, fixed, part) for part in x.split(512)]) for theta in models])
+        rows = []
+        for theta in models:
+            rows.append(torch.cat([flat(theta, fixed, part) for part in x.split(512)]))
+            advance(1)
+        return torch.stack(rows)
+
+    def _kept_directions(self) -> Tensor:
+        """−α_κ ∇L(θ_τ; S_κ) ``(K, P)`` of all groups, computed once."""
+        if self._directions is None:
+            self._directions = self._steps_of(torch.arange(len(self.synset)))
+        return self._directions
 
     def _finetuned(self, removed: Tensor) -> Tensor:
         """θ_p ``(P,)`` after T steps on the synsets of the removed groups ``(K,)``."""

@@ -38,6 +38,7 @@ class DistilledDatamodel:
     class_synset: that of every class, where groups lie within classes
     settings:     how they were distilled
     data:         fingerprint of the training set
+    config:       what replays the run, if the command line made it
     """
 
     def __init__(
@@ -48,8 +49,10 @@ class DistilledDatamodel:
         class_synset: Synset | None,
         settings: Settings,
         data: str,
+        config: dict[str, Any] | None = None,
     ) -> None:
         self.target, self.partition, self.settings, self.data = target, partition, settings, data
+        self.config = config
         self.synset, self.class_synset = synset, class_synset
         self._clusters = Counterfactuals(target, synset)
         self._classes = Counterfactuals(target, class_synset) if class_synset is not None else None

@@ -21,19 +21,26 @@ from ddm.errors import InputError
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path`` that takes its place if the block succeeds, else disappears."""
-    try:
+    with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise InputError(f"cannot write '{path}': {error.strerror or error}; choose another folder.") from None
-    os.close(handle)
+        os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
-        _flush(temporary)
-        os.replace(temporary, path)
+        with _writing(path):
+            _flush(temporary)
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot write '{path}': {error.strerror or error}; choose another place.") from None
 
 
 def _flush(path: Path) -> None:

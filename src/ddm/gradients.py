@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ddm.datasets.samples import Samples
+from ddm.progress import Advance
 from ddm.target import Target
 
 
@@ -28,7 +29,11 @@ def loss_gradient(
 
 
 def group_gradients(
-    target: Target, samples: Samples, members: Sequence[np.ndarray], checkpoints: Sequence[int]
+    target: Target,
+    samples: Samples,
+    members: Sequence[np.ndarray],
+    checkpoints: Sequence[int],
+    advance: Advance = lambda amount: None,
 ) -> Tensor:
     """∇L(θ_t; D_κ) ``(B, T, P)`` for B groups of samples, given by position, at T checkpoints."""
     gradients = torch.empty(len(members), len(checkpoints), target.flat.size, dtype=target.theta.dtype)
@@ -36,4 +41,5 @@ def group_gradients(
         theta, fixed = target.at(t)
         for row, rows in enumerate(members):
             gradients[row, column] = loss_gradient(target, theta, fixed, *samples.batch(rows))
+            advance(len(rows))
     return gradients

@@ -147,7 +147,7 @@ def features_of(samples: Samples, source: Features, target: Target | None = None
     with torch.no_grad(), bar("features", len(rows)) as advance:
         for part in rows:
             parts.append(extract(samples.batch(part)[0]).detach().flatten(1).cpu().float())
-            advance()
+            advance(1)
     features = torch.cat(parts).numpy()
     if not np.isfinite(features).all():
         raise InputError("the features contain NaN or infinite values: use another feature extractor.")

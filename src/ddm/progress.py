@@ -10,12 +10,15 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+Advance = Callable[[float], None]
+"""Moves a bar on by some amount of work."""
 
 _PATIENCE = 2.0
 """Seconds of work before a bar appears: shorter work shows nothing."""
@@ -30,15 +33,15 @@ def show(shown: bool | None) -> None:
 
 
 @contextmanager
-def bar(description: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar of ``total`` steps; the function it yields advances it by one."""
+def bar(description: str, total: float) -> Iterator[Advance]:
+    """A bar for ``total`` units of work, of any size; the function it yields moves it on."""
     if not (sys.stderr.isatty() if _shown is None else _shown):
-        yield lambda: None
+        yield lambda amount: None
         return
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        TaskProgressColumn(),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
@@ -47,8 +50,8 @@ def bar(description: str, total: int) -> Iterator[Callable[[], None]]:
     task = progress.add_task(description, total=total)
     started = time.monotonic()
 
-    def advance() -> None:
-        progress.advance(task)
+    def advance(amount: float) -> None:
+        progress.advance(task, amount)
         if not progress.live.is_started and time.monotonic() - started > _PATIENCE:
             progress.start()
 

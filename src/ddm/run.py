@@ -6,6 +6,7 @@ from its last finished block, to the same result.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -36,7 +37,8 @@ class Config:
     data, root, limit, size: the dataset, where its files are, at most how many samples, pixels to resize to
     model, options:          the network and what it is built with (depth, width, …, init, seed)
     recipe:                  how it is trained
-    partition, clusters, groups, features: how the training set is split; ``groups`` is a file of the user's own
+    partition, clusters, groups, features: how the training set is split; ``groups`` is a file of the user's own, and
+                             ``groups_hash`` tells whether it has changed
     settings:                how synsets are distilled
     device:                  where
     """
@@ -51,6 +53,7 @@ class Config:
     partition: str = "kmeans"
     clusters: int = 10
     groups: str | None = None
+    groups_hash: str | None = None
     features: str | None = None
     settings: Settings = field(default_factory=Settings)
     device: str = "cpu"
@@ -81,9 +84,7 @@ def fit(config: Config, out: Path) -> tuple[DistilledDatamodel, Data, dict[str, 
     if _complete(out, config):
         datamodel, data = open_run(out, data=data)
         return datamodel, data, read_json(out / SUMMARY)
-    store.writable(out)
-    write_json(out / store.CONFIG, config.to_dict())
-    write_json(out / store.MANIFEST, {"format": store.FORMAT, "complete": False})
+    store.begin(out, config.to_dict())
     clock = _Clock()
     target = train(network, data.train, config.recipe, directory=out / store.TRAJECTORY, device=config.device)
     clock.lap("training")
@@ -91,10 +92,12 @@ def fit(config: Config, out: Path) -> tuple[DistilledDatamodel, Data, dict[str, 
     clock.lap("partition")
     synset, upper = distil(target, data.train, partition, config.settings, out / store.PARTS)
     clock.lap("matching")
-    datamodel = DistilledDatamodel(target, partition, synset, upper, config.settings, data.train.fingerprint())
+    datamodel = DistilledDatamodel(
+        target, partition, synset, upper, config.settings, data.train.fingerprint(), config.to_dict()
+    )
     facts = summary(datamodel, data) | {"seconds": clock.laps}
     write_json(out / SUMMARY, facts)
-    store.save(datamodel, out, config.to_dict())
+    store.save(datamodel, out)
     return datamodel, data, facts
 
 
@@ -141,8 +144,6 @@ def summary(datamodel: DistilledDatamodel, data: Data) -> dict[str, Any]:
 
 def _complete(out: Path, config: Config) -> bool:
     """Whether ``out`` already holds this run; another run there is refused."""
-    if not (out / store.MANIFEST).exists():
-        return False
     if not (out / store.CONFIG).exists():
         return False
     kept = read_json(out / store.CONFIG)
@@ -152,7 +153,7 @@ def _complete(out: Path, config: Config) -> bool:
             raise InputError(
                 f"'{out}' holds a run with another {what} ({_difference(kept.get(what), value)}): choose another --out."
             )
-    return bool(store.read_manifest(out).get("complete"))
+    return (out / store.MANIFEST).exists() and bool(store.read_manifest(out).get("complete"))
 
 
 def _difference(kept: Any, wanted: Any) -> str:
@@ -174,6 +175,8 @@ def _config_of(run: Path, name: str | None) -> Config:
 
 def _partition(config: Config, target: Target, samples: Samples) -> partitions.Partition:
     if config.groups is not None:
+        if config.groups_hash not in (None, hash_of(Path(config.groups))):
+            raise InputError(f"'{config.groups}' has changed since the config was written: restore it.")
         return partitions.given(samples, read_groups(Path(config.groups), samples))
     return make_partition(target, samples, config.partition, config.clusters, config.features, config.settings.seed)
 
@@ -189,6 +192,14 @@ def read_groups(path: Path, samples: Samples) -> np.ndarray:
         raise InputError(f"'{path}' has {len(lines)} lines but the training file has at least {needed} samples.")
     groups: np.ndarray = np.array([line.strip() for line in lines])[samples.origin.numpy()]
     return groups
+
+
+def hash_of(path: Path) -> str:
+    """Hash of a file's contents."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise InputError(f"cannot read '{path}': {error.strerror}.") from None
 
 
 class _Clock:

@@ -40,12 +40,12 @@ MANIFEST, CONFIG = "manifest.json", "config.json"
 TRAJECTORY, PARTS = "trajectory", "parts"
 
 
-def save(datamodel: DistilledDatamodel, run: Path, config: dict[str, Any] | None = None) -> None:
-    """Write a complete run. ``config`` is what the command line replays; a run saved from Python has none."""
+def save(datamodel: DistilledDatamodel, run: Path) -> None:
+    """Write a complete run."""
     target = datamodel.target
-    writable(run)
-    if (run / MANIFEST).exists() and config is None:
+    if (run / MANIFEST).exists():
         check_same(run, datamodel)
+    begin(run, datamodel.config or _config(datamodel))
     if target.trajectory.directory is None or target.trajectory.directory.resolve() != (run / TRAJECTORY).resolve():
         shutil.rmtree(run / TRAJECTORY, ignore_errors=True)
         target.trajectory.save(run / TRAJECTORY)
@@ -53,9 +53,15 @@ def save(datamodel: DistilledDatamodel, run: Path, config: dict[str, Any] | None
     datamodel.synset.save(run / "synset.safetensors")
     if datamodel.class_synset is not None:
         datamodel.class_synset.save(run / "synset-class.safetensors")
-    write_json(run / CONFIG, config or _config(datamodel))
     write_json(run / MANIFEST, manifest(datamodel))
     shutil.rmtree(run / PARTS, ignore_errors=True)
+
+
+def begin(run: Path, config: dict[str, Any]) -> None:
+    """Say what a run is going to hold; until its manifest is written again it is not complete."""
+    writable(run)
+    write_json(run / MANIFEST, {"format": FORMAT, "complete": False})
+    write_json(run / CONFIG, config)
 
 
 def manifest(datamodel: DistilledDatamodel) -> dict[str, Any]:
@@ -106,6 +112,7 @@ def load(
         Synset.load(upper) if upper.exists() else None,
         Settings(**facts["settings"]),
         facts["data"],
+        read_json(run / CONFIG),
     )
 
 

@@ -7,6 +7,7 @@ one from a training loop of the user's own.
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import math
 from collections.abc import Callable
@@ -180,7 +181,7 @@ def train(
         for epoch in range(recipe.epochs):
             if epoch >= training.epoch:
                 training.run_epoch()
-            advance()
+            advance(1)
     return Target(training.network, training.trajectory, loss, recipe, device)
 
 
@@ -216,7 +217,7 @@ class _Training:
         if self.progress_file is not None and self.progress_file.exists():
             self._resume(self.progress_file)
         else:
-            self._checkpoint()
+            self._start()
 
     def run_epoch(self) -> None:
         """One pass over the data, in an order that depends on the seed and the epoch alone."""
@@ -242,7 +243,7 @@ class _Training:
         if kept.any():
             self._update(x[kept].to(self.device), y[kept].to(self.device), lr)
         self.step += 1
-        self.length += lr
+        self.length += lr / (1 - self.recipe.momentum)  # momentum repeats a step this often
         if self.recipe.checkpoint_every is not None and self.step % self.recipe.checkpoint_every == 0:
             self._checkpoint()
 
@@ -256,16 +257,25 @@ class _Training:
         value.backward()
         self.optimizer.step()
 
+    def _start(self) -> None:
+        """Keep θ_0, in place of what a training killed in its first epoch left."""
+        if self.trajectory.directory is not None:
+            Trajectory.open(self.trajectory.directory).truncate(0)
+        self._checkpoint()
+
     def _checkpoint(self) -> None:
         self.trajectory.append(state_of(self.network), self.step, self.length)
 
     def _just_kept(self) -> bool:
         return self.trajectory.steps[-1] == self.step
 
+    @functools.cached_property
     def _identity(self) -> dict[str, Any]:
+        """What a training that goes on must have been started with."""
+        kept = hashlib.sha256(self.kept.numpy().tobytes()).hexdigest()
         return {
             "recipe": asdict(self.recipe),
-            "data": self.samples[self.kept.nonzero()[:, 0]].fingerprint(),
+            "data": f"{self.samples.fingerprint()} {kept}",
             "network": architecture(self.network),
         }
 
@@ -278,11 +288,11 @@ class _Training:
             "length": self.length,
             "kept": len(self.trajectory),
         }
-        write_tensors(path, tensors, self._identity() | counters)
+        write_tensors(path, tensors, self._identity | counters)
 
     def _resume(self, path: Path) -> None:
         metadata, tensors = read_metadata(path), read_tensors(path)
-        for what, value in self._identity().items():
+        for what, value in self._identity.items():
             if metadata.get(what) != value:
                 raise InputError(f"'{path.parent}' holds a training with another {what}: choose another folder.")
         for index, parameter in enumerate(self.optimizer.param_groups[0]["params"]):
@@ -297,9 +307,8 @@ class _Training:
 class Recorder:
     """Keeps the trajectory of a training loop of the user's own.
 
-    ``Recorder(model)`` keeps θ_0; call ``snapshot()`` after each epoch and ``target()`` at the end. Give
-    ``length``, the learning rates summed over the steps since the last snapshot, if you know it: it sets the
-    size of predicted effects.
+    ``Recorder(model)`` keeps θ_0; call ``snapshot()`` after each epoch and ``target()`` at the end. ``length`` is the
+    sum of the learning rates of the steps since the last snapshot; without it, it is estimated from the trajectory.
     """
 
     def __init__(self, network: nn.Module, directory: Path | str | None = None) -> None:
@@ -307,7 +316,7 @@ class Recorder:
         self.trajectory = Trajectory(directory)
         self.trajectory.append(state_of(network), 0, 0.0)
 
-    def snapshot(self, steps: int = 1, length: float = 1.0) -> None:
+    def snapshot(self, steps: int = 1, length: float = math.nan) -> None:
         """Keep the parameters as they are now."""
         self.trajectory.append(
             state_of(self.network), self.trajectory.steps[-1] + steps, self.trajectory.lengths[-1] + length

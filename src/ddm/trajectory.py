@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -19,7 +20,7 @@ class Trajectory:
     it is asked for, so that a trajectory may be larger than memory. Without one they are kept in memory.
 
     steps:     optimiser steps made before each checkpoint
-    lengths:   learning rates summed over those steps (how far plain gradient descent could have gone)
+    lengths:   learning rates summed over those steps (how far plain gradient descent could have gone); NaN if unknown
     """
 
     def __init__(self, directory: Path | str | None = None) -> None:
@@ -35,7 +36,7 @@ class Trajectory:
         while trajectory._path(len(trajectory)).exists():
             metadata = read_metadata(trajectory._path(len(trajectory)))
             trajectory.steps.append(int(metadata["step"]))
-            trajectory.lengths.append(float(metadata["length"]))
+            trajectory.lengths.append(float("nan") if metadata["length"] is None else float(metadata["length"]))
         return trajectory
 
     def _path(self, t: int) -> Path:
@@ -47,7 +48,8 @@ class Trajectory:
         if self.directory is None:
             self._states.append({name: tensor.detach().cpu().clone() for name, tensor in state.items()})
         else:
-            write_tensors(self._path(len(self)), state, {"step": step, "length": length})
+            known = None if math.isnan(length) else length
+            write_tensors(self._path(len(self)), state, {"step": step, "length": known})
         self.steps.append(step)
         self.lengths.append(length)
 

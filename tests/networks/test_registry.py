@@ -82,5 +82,5 @@ def test_an_incomplete_spec_is_refused():
 
 
 def test_the_base_asks_for_embed():
-    with pytest.raises(NotImplementedError):
-        Network("mine", (1, 2, 2), 2, init="normal", seed=0).features(torch.zeros(1, 1, 2, 2))
+    with pytest.raises(TypeError, match="embed"):
+        Network("mine", (1, 2, 2), 2, init="normal", seed=0)

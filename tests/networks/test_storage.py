@@ -70,11 +70,12 @@ def test_saving_replaces_the_old_file_and_leaves_nothing_else(tmp_path):
 
 def test_a_failed_save_leaves_the_folder_as_it_was(tmp_path):
     (tmp_path / "folder").mkdir()
-    with pytest.raises(InputError, match="can be written"):
+    with pytest.raises(InputError, match="cannot write"):
         save(ConvNet(), tmp_path / "folder")
-    with pytest.raises(InputError, match="Create the folder"):
-        save(ConvNet(), tmp_path / "missing" / "network.safetensors")
-    assert os.listdir(tmp_path) == ["folder"]
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot write"):
+        save(ConvNet(), tmp_path / "file" / "network.safetensors")
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
 
 
 def test_a_network_of_the_users_own_is_not_saved(tmp_path):
@@ -100,13 +101,13 @@ def _without_spec(path):
 
 def _spec_is(text):
     def write(path):
-        save_file(ConvNet().state_dict(), path, metadata={"ddm.network": text})
+        save_file(ConvNet().state_dict(), path, metadata={"ddm": f'{{"network": {text}}}'})
 
     return write
 
 
 def _without_weights(path):
-    save_file({}, path, metadata={"ddm.network": '{"name": "convnet", "shape": [1, 8, 8], "classes": 10}'})
+    save_file({}, path, metadata={"ddm": '{"network": {"name": "convnet", "shape": [1, 8, 8], "classes": 10}}'})
 
 
 def _pickled(path):
@@ -135,7 +136,7 @@ def test_a_broken_or_foreign_file_is_refused(spoil, tmp_path):
     path = tmp_path / "network.safetensors"
     save(ConvNet(), path)
     spoil(path)
-    with pytest.raises(InputError, match=r"network\.safetensors is broken or something else"):
+    with pytest.raises(InputError, match=r"network\.safetensors"):
         load(path)
 
 

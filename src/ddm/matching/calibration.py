@@ -8,12 +8,10 @@ others lacks. While the group is absent the other data push back with the curvat
     c_κ = u_κᵀḡ_κ / (u_κᵀ G u_κ + λ),    λ = 1 / Σ learning rates.
 
 ``uᵀGu`` is the generalised Gauss–Newton curvature of the training loss, pooled over checkpoints. It needs only forward
-passes (a central difference of the logits along u), so it works for any network.
+passes (a difference of the logits along u), so it works for any network.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -21,47 +19,64 @@ from torch import Tensor
 
 from ddm.datasets.samples import Samples
 from ddm.gradients import loss_gradient
-from ddm.target import Target
+from ddm.progress import Advance
+from ddm.target import Loss, Target
 
 _SAMPLES = 128
-_CHECKPOINTS = 3
-_REACH = 0.01
-"""Half-width of the central difference, as a fraction of ‖θ‖."""
+_FEWEST = 16
+_WORK = 2**28
+"""Curvature is looked at on up to _SAMPLES samples, fewer where samples × parameters would exceed _WORK."""
+
+CHECKPOINTS = 3
+
+_REACH = 1e-3
+"""Width of the difference of logits, as a fraction of ‖θ‖."""
 
 
-def calibrated(target: Target, samples: Samples, directions: Tensor, wanted: Tensor, damping: float) -> Tensor:
+def calibrated(
+    target: Target,
+    samples: Samples,
+    directions: Tensor,
+    wanted: Tensor,
+    damping: float,
+    advance: Advance = lambda amount: None,
+) -> Tensor:
     """α_κ ``(B,)`` such that θ_τ + α_κ d_κ is the calibrated step, for directions and ḡ ``(B, P)``."""
     norms = directions.norm(dim=1)
     units = directions / norms.clamp(min=torch.finfo(norms.dtype).tiny)[:, None]
-    reach = (units * wanted).sum(1) / (curvature(target, samples, units) + damping)
+    reach = (units * wanted).sum(1) / (curvature(target, samples, units, advance) + damping)
     return torch.where(norms > 0, reach / norms, 0.0).nan_to_num(0.0, 0.0, 0.0)
 
 
-def curvature(target: Target, samples: Samples, units: Tensor) -> Tensor:
+def curvature(target: Target, samples: Samples, units: Tensor, advance: Advance = lambda amount: None) -> Tensor:
     """uᵀGu ``(B,)`` for unit vectors ``(B, P)``, on some training samples at a few checkpoints."""
     generator = torch.Generator().manual_seed(0)
-    rows = torch.randperm(len(samples), generator=generator)[:_SAMPLES]
+    rows = torch.randperm(len(samples), generator=generator)[: looks(target)]
     x, y = (tensor.to(target.device) for tensor in samples.batch(rows))
-    checkpoints = np.unique(np.linspace(0, len(target.trajectory) - 1, _CHECKPOINTS).round().astype(int))
+    checkpoints = np.unique(np.linspace(0, len(target.trajectory) - 1, CHECKPOINTS).round().astype(int))
     total = torch.zeros(len(units), dtype=units.dtype, device=units.device)
     for t in checkpoints:
         theta, fixed = target.at(int(t))
-        for row, unit in enumerate(units):
-            total[row] += _curvature_along(target, theta, fixed, unit, x, y) / len(checkpoints)
+        width = float(_REACH * theta.norm()) or _REACH
+        with torch.no_grad():
+            logits = target.flat(theta, fixed, x)
+            for row, unit in enumerate(units):
+                change = (target.flat(theta + width * unit, fixed, x) - logits) / width
+                total[row] += _bend(target.loss, logits, change, y) / len(checkpoints)
+                advance(len(x))
     return total
 
 
-def _curvature_along(
-    target: Target, theta: Tensor, fixed: Mapping[str, Tensor], unit: Tensor, x: Tensor, y: Tensor
-) -> Tensor:
-    """Second derivative at 0 of ``ε ↦ L(f + ε Ju, y)``, with Ju the change of the logits along u."""
-    width = float(_REACH * theta.norm()) or _REACH
-    with torch.no_grad():
-        ahead, behind = (target.flat(theta + side * width * unit, fixed, x) for side in (1, -1))
-    logits, change = (ahead + behind) / 2, (ahead - behind) / (2 * width)
+def looks(target: Target) -> int:
+    """Samples on which curvature is looked at."""
+    return min(_SAMPLES, max(_FEWEST, _WORK // target.flat.size))
+
+
+def _bend(loss: Loss, logits: Tensor, change: Tensor, y: Tensor) -> Tensor:
+    """Second derivative at 0 of ``ε ↦ L(f + ε Ju, y)``, with Ju the change of the logits along u; at least 0."""
     with torch.enable_grad():
         step = torch.zeros((), dtype=logits.dtype, device=logits.device, requires_grad=True)
-        (slope,) = torch.autograd.grad(target.loss(logits + step * change, y), step, create_graph=True)
+        (slope,) = torch.autograd.grad(loss(logits + step * change, y), step, create_graph=True)
         if not slope.requires_grad:
             return torch.zeros_like(slope)
         (bend,) = torch.autograd.grad(slope, step)

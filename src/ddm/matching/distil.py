@@ -20,18 +20,18 @@ from ddm.datasets.samples import Samples
 from ddm.errors import InputError
 from ddm.gradients import group_gradients
 from ddm.matching import gradient
-from ddm.matching.calibration import calibrated, damping
+from ddm.matching.calibration import CHECKPOINTS, calibrated, damping, looks
 from ddm.matching.gradient import Distilled, synset_gradients
 from ddm.matching.pairs import Pair, draw
 from ddm.matching.settings import Settings
 from ddm.matching.start import start
 from ddm.partition import Partition
-from ddm.progress import bar
+from ddm.progress import Advance, bar
 from ddm.synset import Synset
 from ddm.target import Target
 
 Matching = Callable[
-    [Target, Mapping[int, Tensor], Sequence[Pair], Distilled, Sequence[str], Settings, Callable[[], None]],
+    [Target, Mapping[int, Tensor], Sequence[Pair], Distilled, Sequence[str], Settings, Advance],
     Distilled,
 ]
 """Real gradients by checkpoint, pairs to compare and a starting point → what was distilled."""
@@ -40,6 +40,10 @@ MATCHINGS: dict[str, Matching] = {
     "reverse": gradient.match,
     "forward": gradient.match,
 }
+
+
+_SYNTHETIC, _FORWARD = 4.0, 0.3
+"""Work of matching one synthetic sample once, and of one forward pass, in passes forward and back of a real sample."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,8 @@ def distil(
     upper = partition.by_class()
     blocks = plan(partition, work.bytes_per_group, settings.memory)
     parts: dict[str, list[Synset]] = {"cluster": [], "class": []}
-    matchings = sum(bool(block.clusters) + bool(block.classes) for block in blocks)
-    with bar(f"{settings.matching} matching", matchings * settings.steps) as advance:
+    todo = [block for number, block in enumerate(blocks) if not _kept(directory, number, block)]
+    with bar(f"{settings.matching} matching", sum(work.cost(partition, upper, block) for block in todo)) as advance:
         for number, block in enumerate(blocks):
             for level, part in _kept(directory, number, block) or _run(work, partition, upper, block, advance):
                 parts[level].append(part)
@@ -83,17 +87,17 @@ def _run(
     partition: Partition,
     upper: Partition | None,
     block: Block,
-    advance: Callable[[], None],
+    advance: Advance,
 ) -> Iterator[tuple[str, Synset]]:
     """The synsets of a block's clusters, then of its classes."""
-    gradients = work.gradients(partition, block.clusters)
+    gradients = work.gradients(partition, block.clusters, advance)
     if block.clusters:
         yield "cluster", work.synset(partition, block.clusters, gradients, advance)
     if block.classes and upper is not None:
         if block.clusters:
             gradients = _class_gradients(partition, block, gradients)
         else:
-            gradients = work.gradients(upper, block.classes)
+            gradients = work.gradients(upper, block.classes, advance)
         yield "class", work.synset(upper, block.classes, gradients, advance)
 
 
@@ -146,12 +150,22 @@ class _Distillation:
         self.bytes_per_group = len(self.checkpoints) * target.flat.size * target.theta.element_size()
         self.damping = damping(target, samples) if settings.step_size is None else 0.0
 
-    def gradients(self, partition: Partition, groups: list[int]) -> Tensor:
+    def cost(self, partition: Partition, upper: Partition | None, block: Block) -> float:
+        """Work of a block, in samples passed forward and back."""
+        groups = len(block.clusters) + len(block.classes)
+        real = partition.sizes[block.clusters].sum()
+        if upper is not None and not block.clusters:
+            real = upper.sizes[block.classes].sum()
+        synthetic = _SYNTHETIC * self.settings.steps * self.settings.ipc * groups
+        forward = looks(self.target) * CHECKPOINTS * groups if self.settings.step_size is None else 0
+        return float(real * len(self.checkpoints) + synthetic + _FORWARD * forward)
+
+    def gradients(self, partition: Partition, groups: list[int], advance: Advance) -> Tensor:
         """∇L(θ_t; D_κ) ``(B, T, P)`` of some groups at every checkpoint that is compared."""
         members = [partition.members(group) for group in groups]
-        return group_gradients(self.target, self.samples, members, self.checkpoints)
+        return group_gradients(self.target, self.samples, members, self.checkpoints, advance)
 
-    def synset(self, partition: Partition, groups: list[int], gradients: Tensor, advance: Callable[[], None]) -> Synset:
+    def synset(self, partition: Partition, groups: list[int], gradients: Tensor, advance: Advance) -> Synset:
         """The synset of some groups of a partition, from their gradients ``(B, T, P)``."""
         names = [partition.names[group] for group in groups]
         members = [partition.members(group) for group in groups]
@@ -159,18 +173,22 @@ class _Distillation:
         initial = Distilled(torch.stack([x for x, _ in starts]), torch.stack([q for _, q in starts]))
         wanted = {t: gradients[:, column] for column, t in enumerate(self.checkpoints)}
         matching = MATCHINGS[self.settings.matching]
-        found = matching(self.target, wanted, self.pairs, initial, names, self.settings, advance)
+        found = matching(
+            self.target, wanted, self.pairs, initial, names, self.settings, lambda amount: advance(_SYNTHETIC * amount)
+        )
         weights = torch.as_tensor(odds(partition)[groups]).to(gradients)
-        return self._finished(found, names, gradients.mean(1) * weights[:, None])
+        return self._finished(found, names, gradients.mean(1) * weights[:, None], advance)
 
-    def _finished(self, found: Distilled, names: list[str], wanted: Tensor) -> Synset:
+    def _finished(self, found: Distilled, names: list[str], wanted: Tensor, advance: Advance) -> Synset:
         """Step lengths and alignment for what was distilled, given ḡ ``(B, P)``."""
         settings, target = self.settings, self.target
         hard = settings.labels == "hard"
         wanted = wanted.to(target.device)
         pulls = synset_gradients(target, target.theta, target.fixed, found.images, found.targets, hard=hard).detach()
         if settings.step_size is None:
-            lengths = calibrated(target, self.samples, -pulls, wanted, self.damping)
+            lengths = calibrated(
+                target, self.samples, -pulls, wanted, self.damping, lambda amount: advance(_FORWARD * amount)
+            )
         else:
             sign = 1 if settings.matching == "reverse" else -1
             lengths = torch.full((len(names),), sign * settings.step_size * settings.finetune_steps)

@@ -6,7 +6,7 @@ share θ_{t'} and nothing else, so what becomes of one does not depend on the ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,10 +17,11 @@ from ddm import augment as augmentation
 from ddm.matching.distances import DISTANCES
 from ddm.matching.pairs import Pair
 from ddm.matching.settings import Settings
+from ddm.progress import Advance
 from ddm.target import Target
 
 _LARGEST = 1e3
-"""Images are in standard deviations and targets near 0…1: beyond this a group has exploded."""
+"""A group has exploded whose values exceed this times the largest they started from, or 1."""
 
 _VECTORISED_UP_TO = 250_000
 """Parameters up to which one vectorised call for all groups beats a loop over them on a CPU (bench/)."""
@@ -69,9 +70,9 @@ def match(
     initial: Distilled,
     names: Sequence[str],
     settings: Settings,
-    advance: Callable[[], None],
+    advance: Advance = lambda amount: None,
 ) -> Distilled:
-    """Distil B groups from ``wanted[t] (B, P)``, the real gradients at θ_t; ``advance`` is called every step."""
+    """Distil B groups from ``wanted[t] (B, P)``, the real gradients at θ_t; ``advance`` counts synthetic samples."""
     hard = settings.labels == "hard"
     sign = -1.0 if settings.matching == "reverse" else 1.0
     distance = DISTANCES[settings.distance](target.flat)
@@ -79,6 +80,7 @@ def match(
     learned = [initial.images.clone().requires_grad_()]
     if not hard:
         learned.append(initial.targets.clone().requires_grad_())
+    limits = [_LARGEST * tensor.detach().flatten(1).abs().amax(1).clamp(min=1) for tensor in learned]
     optimizer = _optimizer(learned, settings)
     for step, (real_at, synset_at) in enumerate(pairs):
         theta, fixed = target.at(synset_at)
@@ -90,8 +92,8 @@ def match(
         for tensor, slope in zip(learned, slopes, strict=True):
             tensor.grad = slope.nan_to_num(0.0, 0.0, 0.0)
         optimizer.step()
-        _keep(kept, learned, [distances, *slopes], names, step, len(pairs))
-        advance()
+        _keep(kept, learned, limits, [distances, *slopes], names, step, len(pairs))
+        advance(initial.images.shape[:2].numel())
     return kept
 
 
@@ -111,14 +113,21 @@ def _augmented(images: Tensor, settings: Settings, step: int) -> Tensor:
 
 
 def _keep(
-    kept: Distilled, learned: list[Tensor], checked: list[Tensor], names: Sequence[str], step: int, steps: int
+    kept: Distilled,
+    learned: list[Tensor],
+    limits: list[Tensor],
+    checked: list[Tensor],
+    names: Sequence[str],
+    step: int,
+    steps: int,
 ) -> None:
     """Take over the step of every group it went well for; stop the others where they were."""
     with torch.no_grad():
         if len(learned) > 1:
             learned[1] -= (learned[1].sum(-1, keepdim=True) - 1) / learned[1].shape[-1]  # Σq̃ = 1
         finite = torch.stack([tensor.reshape(len(names), -1).isfinite().all(1) for tensor in checked]).all(0)
-        small = torch.stack([tensor.flatten(1).abs().amax(1) <= _LARGEST for tensor in learned]).all(0)
+        sizes = [tensor.flatten(1).abs().amax(1) for tensor in learned]
+        small = torch.stack([size <= limit for size, limit in zip(sizes, limits, strict=True)]).all(0)
         for row in (~(finite & small)).nonzero()[:, 0].tolist():
             why = "its images exploded" if finite[row] else "its gradient became NaN or infinite"
             kept.stopped.setdefault(

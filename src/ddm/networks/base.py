@@ -1,5 +1,6 @@
 """What the built-in networks share: a spec that rebuilds them, features, and a linear classifier."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,7 @@ from ddm.networks.initialise import initialise
 from ddm.networks.options import image_shape, whole
 
 
-class Network(nn.Module):
+class Network(nn.Module, ABC):
     """Maps inputs (b, C, H, W) to logits (b, classes): `classifier(features(x))`.
 
     `spec` is plain JSON and holds everything that the network was built from, the seed of its initial weights
@@ -44,15 +45,15 @@ class Network(nn.Module):
             yield
         initialise(self, self.spec["init"], self.spec["seed"])
 
+    @abstractmethod
     def embed(self, x: Tensor) -> Tensor:
         """Features (b, F) of inputs (b, C, H, W)."""
-        raise NotImplementedError
 
     def features(self, x: Tensor) -> Tensor:
         """Penultimate features (b, F) of inputs (b, C, H, W)."""
         if x.ndim != 4 or x.shape[1:] != self.shape:
             expected = ", ".join(str(size) for size in self.shape)
-            raise InputError(f"Give this network inputs of shape (b, {expected}), not {tuple(x.shape)}.")
+            raise InputError(f"give this network inputs of shape (b, {expected}), not {tuple(x.shape)}.")
         return self.embed(x)
 
     def forward(self, x: Tensor) -> Tensor:

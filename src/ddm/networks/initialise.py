@@ -43,7 +43,7 @@ def initialise(network: nn.Module, how: str, seed: int) -> None:
     scheme = SCHEMES[one_of("init", how, SCHEMES)]
     seed = whole("seed", seed, least=0)
     if seed >= 2**63:
-        raise InputError(f"Give a seed below 2**63, not {seed}.")
+        raise InputError(f"give a seed below 2**63, not {seed}.")
     rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for module in network.modules():

@@ -39,5 +39,5 @@ def from_spec(spec: Mapping[str, Any]) -> Network:
     """The network that `spec` was taken from, with its initial weights."""
     missing = [key for key in ("name", "shape", "classes") if key not in spec]
     if missing:
-        raise InputError(f"Give a network spec that has {' and '.join(missing)}.")
+        raise InputError(f"give a network spec that has {' and '.join(missing)}.")
     return build(**spec)

@@ -36,7 +36,7 @@ class SimpleViT(Network):
     ) -> None:
         dim, depth, heads = whole("dim", dim), whole("depth", depth), whole("heads", heads)
         if dim % 4 or dim % heads:
-            raise InputError(f"Give a dim that divides by 4 and by heads ({heads}), not {dim}.")
+            raise InputError(f"give a dim that divides by 4 and by heads ({heads}), not {dim}.")
         _, height, width = image_shape(shape)
         patch = _smallest_patch(height, width) if patch is None else whole("patch", patch)
         options = {"dim": dim, "depth": depth, "heads": heads, "patch": patch}
