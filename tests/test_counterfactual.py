@@ -36,7 +36,9 @@ def by_hand(datamodel, removed):
     ],
 )
 @pytest.mark.parametrize("removed", [[2], [0, 5, 7]])
-def test_a_counterfactual_is_the_target_fine_tuned_on_the_synset_of_the_removed_groups(target, digits, changes, removed):
+def test_a_counterfactual_is_the_target_fine_tuned_on_the_synset_of_the_removed_groups(
+    target, digits, changes, removed
+):
     datamodel = ddm.DistilledDatamodel.fit(target, digits.train, clusters=1, steps=3, **changes)
     x, _ = digits.test.batch()
     found = datamodel.counterfactual(removed)(x)

@@ -9,8 +9,8 @@ import ddm
 from ddm.errors import InputError
 from ddm.gradients import group_gradients, loss_gradient
 from ddm.matching import Settings, distil, paper
+from ddm.matching.blocks import plan
 from ddm.matching.distances import DISTANCES
-from ddm.matching.distil import plan
 from ddm.matching.gradient import Distilled, match, synset_gradients
 from ddm.matching.pairs import draw
 from ddm.matching.start import start

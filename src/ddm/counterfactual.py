@@ -23,8 +23,8 @@ from ddm.target import Target
 _BUDGET = 2**30
 """Bytes that kept directions, or the models of one chunk, may take."""
 
-_VECTORISED_UP_TO = 4
-"""Inputs up to which one vectorised forward pass of all models beats a loop over them on a CPU (bench/)."""
+_FEW_INPUTS, _FEW_PARAMETERS = 4, 250_000
+"""Up to which one vectorised forward pass of all models beats a loop over them on a CPU (bench/bench_vectorised.py)."""
 
 
 class Counterfactuals:
@@ -78,7 +78,7 @@ class Counterfactuals:
 
     def _forward(self, models: Tensor, x: Tensor, advance: Advance) -> Tensor:
         flat, fixed = self.target.flat, self.target.fixed
-        if len(x) <= _VECTORISED_UP_TO:
+        if len(x) <= _FEW_INPUTS and flat.size <= _FEW_PARAMETERS:
             logits: Tensor = vmap(lambda theta: flat(theta, fixed, x))(models)
             advance(len(models))
             return logits

@@ -141,5 +141,5 @@ def test_a_broken_or_foreign_file_is_refused(spoil, tmp_path):
 
 
 def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(InputError, match="not a file"):
+    with pytest.raises(InputError, match="cannot read"):
         load(tmp_path / "network.safetensors")

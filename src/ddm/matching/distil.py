@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from ddm.datasets.samples import Samples
 from ddm.errors import InputError
 from ddm.gradients import group_gradients
 from ddm.matching import gradient
+from ddm.matching.blocks import Block, plan
 from ddm.matching.calibration import CHECKPOINTS, calibrated, damping, looks
 from ddm.matching.gradient import Distilled, synset_gradients
 from ddm.matching.pairs import Pair, draw
@@ -42,16 +42,11 @@ MATCHINGS: dict[str, Matching] = {
 }
 
 
+Part = tuple[str, Synset]
+"""The level, cluster or class, and what was distilled there."""
+
 _SYNTHETIC, _FORWARD = 4.0, 0.3
 """Work of matching one synthetic sample once, and of one forward pass, in passes forward and back of a real sample."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """Groups that are distilled together: some clusters, and the classes that consist of just these."""
-
-    clusters: list[int]
-    classes: list[int]
 
 
 def distil(
@@ -68,27 +63,25 @@ def distil(
     work = _Distillation(target, samples, settings)
     upper = partition.by_class()
     blocks = plan(partition, work.bytes_per_group, settings.memory)
-    parts: dict[str, list[Synset]] = {"cluster": [], "class": []}
-    todo = [block for number, block in enumerate(blocks) if not _kept(directory, number, block)]
-    with bar(f"{settings.matching} matching", sum(work.cost(partition, upper, block) for block in todo)) as advance:
+    done = [_kept(directory, number, block) for number, block in enumerate(blocks)]
+    todo = sum(work.cost(partition, upper, block) for block, parts in zip(blocks, done, strict=True) if not parts)
+    with bar(f"{settings.matching} matching", todo) as advance:
         for number, block in enumerate(blocks):
-            for level, part in _kept(directory, number, block) or _run(work, partition, upper, block, advance):
-                parts[level].append(part)
-                if directory is not None:
-                    part.save(_path(directory, number, level))
-    clusters = Synset.join(parts["cluster"], partition.names)
+            if not done[number]:
+                done[number] = list(_run(work, partition, upper, block, advance))
+                _keep(directory, number, done[number])
+    parts = [part for block_parts in done for part in block_parts]
+    clusters = Synset.join([synset for level, synset in parts if level == "cluster"], partition.names)
     for why in clusters.stopped.values():
         warnings.warn(why, stacklevel=2)
-    return clusters, Synset.join(parts["class"], upper.names) if upper is not None else None
+    if upper is None:
+        return clusters, None
+    return clusters, Synset.join([synset for level, synset in parts if level == "class"], upper.names)
 
 
 def _run(
-    work: _Distillation,
-    partition: Partition,
-    upper: Partition | None,
-    block: Block,
-    advance: Advance,
-) -> Iterator[tuple[str, Synset]]:
+    work: _Distillation, partition: Partition, upper: Partition | None, block: Block, advance: Advance
+) -> Iterator[Part]:
     """The synsets of a block's clusters, then of its classes."""
     gradients = work.gradients(partition, block.clusters, advance)
     if block.clusters:
@@ -105,38 +98,18 @@ def _path(directory: Path, number: int, level: str) -> Path:
     return directory / f"{number:04d}-{level}.safetensors"
 
 
-def _kept(directory: Path | None, number: int, block: Block) -> list[tuple[str, Synset]]:
+def _keep(directory: Path | None, number: int, parts: list[Part]) -> None:
+    if directory is not None:
+        for level, synset in parts:
+            synset.save(_path(directory, number, level))
+
+
+def _kept(directory: Path | None, number: int, block: Block) -> list[Part]:
     """What an earlier run left of a block: all of it, or nothing."""
     levels = [level for level, groups in (("cluster", block.clusters), ("class", block.classes)) if groups]
     if directory is None or not all(_path(directory, number, level).exists() for level in levels):
         return []
     return [(level, Synset.load(_path(directory, number, level))) for level in levels]
-
-
-def plan(partition: Partition, bytes_per_group: int, memory: float) -> list[Block]:
-    """Blocks of groups whose gradients fit ``memory`` GiB, whole classes where they do."""
-    room = max(1, int(memory * 2**30 / bytes_per_group))
-    if partition.parents is None:
-        return [Block(list(part), []) for part in _runs(range(len(partition)), room)]
-    blocks: list[Block] = []
-    for index, parent in enumerate(np.unique(partition.parents)):
-        members = np.flatnonzero(partition.parents == parent).tolist()
-        if len(members) + 1 > room:
-            blocks += [Block(part, []) for part in _runs(members, room)] + [Block([], [index])]
-        elif blocks and blocks[-1].classes and _size(blocks[-1]) + len(members) + 1 <= room and blocks[-1].clusters:
-            blocks[-1].clusters.extend(members)
-            blocks[-1].classes.append(index)
-        else:
-            blocks.append(Block(members, [index]))
-    return blocks
-
-
-def _size(block: Block) -> int:
-    return len(block.clusters) + len(block.classes)
-
-
-def _runs(items: Sequence[int], length: int) -> list[list[int]]:
-    return [list(items[start : start + length]) for start in range(0, len(items), length)]
 
 
 class _Distillation:
@@ -152,7 +125,7 @@ class _Distillation:
 
     def cost(self, partition: Partition, upper: Partition | None, block: Block) -> float:
         """Work of a block, in samples passed forward and back."""
-        groups = len(block.clusters) + len(block.classes)
+        groups = block.size
         real = partition.sizes[block.clusters].sum()
         if upper is not None and not block.clusters:
             real = upper.sizes[block.classes].sum()

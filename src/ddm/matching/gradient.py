@@ -23,8 +23,8 @@ from ddm.target import Target
 _LARGEST = 1e3
 """A group has exploded whose values exceed this times the largest they started from, or 1."""
 
-_VECTORISED_UP_TO = 250_000
-"""Parameters up to which one vectorised call for all groups beats a loop over them on a CPU (bench/)."""
+_FEW_PARAMETERS = 500_000
+"""Up to which one vectorised call for all groups beats a loop over them on a CPU (bench/bench_vectorised.py)."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ def synset_gradients(
         return target.loss(target.flat(at, fixed, x), q)
 
     labels = targets.argmax(-1) if hard else targets
-    if vectorised if vectorised is not None else target.flat.size <= _VECTORISED_UP_TO:
+    if vectorised if vectorised is not None else target.flat.size <= _FEW_PARAMETERS:
         gradients: Tensor = vmap(grad(loss), in_dims=(None, 0, 0))(theta, images, labels)
         return gradients
     theta = theta.detach().requires_grad_()

@@ -49,7 +49,7 @@ class Settings:
     init: str = "real"
     labels: str = "soft"
     augment: str = "none"
-    steps: int = 100
+    steps: int = 50
     lr: float = 0.05
     optimizer: str = "adam"
     step_size: float | None = None
