@@ -8,7 +8,7 @@ from torch.nn import functional as F
 import ddm
 from ddm.errors import InputError
 from ddm.gradients import group_gradients, loss_gradient
-from ddm.matching import Settings, distil, paper
+from ddm.matching import Settings, distil, gradient, paper
 from ddm.matching.blocks import plan
 from ddm.matching.distances import DISTANCES
 from ddm.matching.gradient import Distilled, match, synset_gradients
@@ -78,6 +78,14 @@ def test_synset_gradients_are_the_same_in_a_loop_and_vectorised(target, digits, 
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+def test_matching_is_the_same_in_a_loop_and_vectorised(target, digits, partition, monkeypatch):
+    one, _ = distilled(target, digits, partition, augment="shift")
+    monkeypatch.setattr(gradient, "_FEW_PARAMETERS", 0)
+    other, _ = distilled(target, digits, partition, augment="shift")
+    torch.testing.assert_close(one.images, other.images, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(one.targets, other.targets, rtol=1e-3, atol=1e-3)
+
+
 def test_the_synset_of_a_group_does_not_depend_on_the_order_of_the_groups(target, digits, partition):
     turned = np.arange(len(partition))[::-1].copy()
     reversed_order = Partition(
@@ -90,7 +98,7 @@ def test_the_synset_of_a_group_does_not_depend_on_the_order_of_the_groups(target
 
 
 def test_the_synset_does_not_depend_on_how_groups_are_blocked(target, digits, partition):
-    bytes_per_group = target.flat.size * 4 * (STEPS + 1)
+    bytes_per_group = target.flat.size * 4 * (STEPS + 9)
     whole = distilled(target, digits, partition)
     few = distilled(target, digits, partition, memory=7 * bytes_per_group / 2**30)
     single = distilled(target, digits, partition, memory=bytes_per_group / 2**30 / 10)

@@ -42,6 +42,9 @@ MATCHINGS: dict[str, Matching] = {
 }
 
 
+_COPIES = 8
+"""Vectors (P,) that matching and calibration hold for a group, beside its gradients."""
+
 Part = tuple[str, Synset]
 """The level, cluster or class, and what was distilled there."""
 
@@ -120,7 +123,8 @@ class _Distillation:
         tau = len(target.trajectory) - 1
         self.pairs = draw(settings, tau)
         self.checkpoints = sorted({real for real, _ in self.pairs}) or [0, tau]
-        self.bytes_per_group = len(self.checkpoints) * target.flat.size * target.theta.element_size()
+        vectors = len(self.checkpoints) + _COPIES
+        self.bytes_per_group = vectors * target.flat.size * target.theta.element_size()
         self.damping = damping(target, samples) if settings.step_size is None else 0.0
 
     def cost(self, partition: Partition, upper: Partition | None, block: Block) -> float:

@@ -52,15 +52,22 @@ def synset_gradients(
         return target.loss(target.flat(at, fixed, x), q)
 
     labels = targets.argmax(-1) if hard else targets
-    if vectorised if vectorised is not None else target.flat.size <= _FEW_PARAMETERS:
+    if prefers_vectorised(target) if vectorised is None else vectorised:
         gradients: Tensor = vmap(grad(loss), in_dims=(None, 0, 0))(theta, images, labels)
         return gradients
+    differentiable = images.requires_grad or targets.requires_grad
     theta = theta.detach().requires_grad_()
-    rows = [
-        torch.autograd.grad(loss(theta, x, q), theta, create_graph=torch.is_grad_enabled() and images.requires_grad)[0]
-        for x, q in zip(images, labels, strict=True)
-    ]
+    with torch.enable_grad():
+        rows = [
+            torch.autograd.grad(loss(theta, x, q), theta, create_graph=differentiable)[0]
+            for x, q in zip(images, labels, strict=True)
+        ]
     return torch.stack(rows)
+
+
+def prefers_vectorised(target: Target) -> bool:
+    """Whether one call for all groups is faster than a loop over them, and its memory affordable."""
+    return target.flat.size <= _FEW_PARAMETERS
 
 
 def match(
@@ -82,17 +89,22 @@ def match(
         learned.append(initial.targets.clone().requires_grad_())
     limits = [_LARGEST * tensor.detach().flatten(1).abs().amax(1).clamp(min=1) for tensor in learned]
     optimizer = _optimizer(learned, settings)
+    chunks = torch.arange(len(names)).split(len(names) if prefers_vectorised(target) else 1)
     for step, (real_at, synset_at) in enumerate(pairs):
         theta, fixed = target.at(synset_at)
         images = _augmented(learned[0], settings, step)
         targets = kept.targets if hard else learned[1]
-        gradients = synset_gradients(target, theta, fixed, images, targets, hard=hard)
-        distances = distance(gradients, sign * wanted[real_at].to(target.device))
-        slopes = torch.autograd.grad(distances.sum(), learned)
+        distances, slopes = [], [torch.zeros_like(tensor) for tensor in learned]
+        for rows in chunks:
+            gradients = synset_gradients(target, theta, fixed, images[rows], targets[rows], hard=hard)
+            distances.append(distance(gradients, sign * wanted[real_at][rows].to(target.device)))
+            found = torch.autograd.grad(distances[-1].sum(), learned, retain_graph=len(chunks) > 1)
+            for slope, part in zip(slopes, found, strict=True):
+                slope[rows] = part[rows]
         for tensor, slope in zip(learned, slopes, strict=True):
             tensor.grad = slope.nan_to_num(0.0, 0.0, 0.0)
         optimizer.step()
-        _keep(kept, learned, limits, [distances, *slopes], names, step, len(pairs))
+        _keep(kept, learned, limits, [torch.cat(distances).detach(), *slopes], names, step, len(pairs))
         advance(initial.images.shape[:2].numel())
     return kept
 
