@@ -531,6 +531,14 @@ def test_a_run_whose_data_has_changed_is_refused(command, npz):
     refuses(command("trace", "run", "--index", 0), "mine.npz")
 
 
+def test_a_sentence_of_several_lines_is_put_on_one(command, monkeypatch):
+    def refusing(*_):
+        raise ddm.InputError("a library said:\n  this\n  and that.")
+
+    monkeypatch.setattr(ddm.run, "fit", refusing)
+    refuses(command("fit"), "a library said: this and that.")
+
+
 def test_an_interrupted_command_says_that_it_can_go_on(command, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt

@@ -139,6 +139,16 @@ def test_class_synsets_are_those_of_a_classwise_partition(target, digits, partit
     torch.testing.assert_close(classes.lengths, alone.lengths, rtol=0.05, atol=1e-4)
 
 
+def test_where_each_class_is_one_group_its_synset_serves_both_levels(target, digits):
+    turned = {label: f"group of {9 - label}" for label in range(10)}
+    partition = ddm.partition.given(digits.train, [turned[int(label)] for label in digits.train.labels])
+    groups, classes = distilled(target, digits, partition)
+    assert groups.names == tuple(f"group of {k}" for k in range(10))
+    assert classes.names == digits.classes
+    assert torch.equal(groups.images, classes.images.flip(0))
+    assert torch.equal(groups.lengths, classes.lengths.flip(0))
+
+
 def test_matching_brings_the_gradients_closer(target, digits, partition):
     start_only, _ = distilled(target, digits, partition, steps=0, init="noise")
     matched, _ = distilled(target, digits, partition, steps=60, init="noise", distance="cosine")

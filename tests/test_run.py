@@ -179,7 +179,7 @@ def test_a_run_killed_anywhere_goes_on_to_the_same_bytes(
     assert contents(tmp_path / "out").keys() == contents(finished).keys()
 
 
-@pytest.mark.parametrize("survived", [0, 1, 2, 5, 8, 11, 14, 17])
+@pytest.mark.parametrize("survived", [1, 4, 8, 11, 16, 20])
 def test_a_run_killed_while_it_writes_a_file_goes_on_to_the_same_bytes(
     config, finished, tmp_path, monkeypatch, survived
 ):

@@ -17,7 +17,7 @@ from ddm.target import Target
 
 
 def loss_gradient(
-    target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor, y: Tensor, batch_size: int = 256
+    target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor, y: Tensor, batch_size: int = 64
 ) -> Tensor:
     """∇_θ of the mean loss of inputs ``x (b, ...)`` with labels ``y`` at θ: ``(P,)``."""
     theta = theta.detach().requires_grad_()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,8 +64,11 @@ def distil(
     settings = settings or Settings()
     if settings.matching not in MATCHINGS:
         raise InputError(f"there is no matching '{settings.matching}': use one of {', '.join(MATCHINGS)}.")
-    work = _Distillation(target, samples, settings)
     upper = partition.by_class()
+    if upper is not None and len(upper) == len(partition):
+        synset, _ = distil(target, samples, replace(partition, parents=None), settings, directory)
+        return synset, _as_classes(synset, partition, upper)
+    work = _Distillation(target, samples, settings)
     blocks = plan(partition, work.bytes_per_group, settings.memory)
     done = [_kept(directory, number, block) for number, block in enumerate(blocks)]
     todo = sum(work.cost(partition, upper, block) for block, parts in zip(blocks, done, strict=True) if not parts)
@@ -80,6 +84,14 @@ def distil(
     if upper is None:
         return clusters, None
     return clusters, Synset.join([synset for level, synset in parts if level == "class"], upper.names)
+
+
+def _as_classes(synset: Synset, partition: Partition, upper: Partition) -> Synset:
+    """The synset of groups that are whole classes, by the classes' names and in their order."""
+    order = [synset.names[k] for k in np.argsort(np.asarray(partition.parents))]
+    names = dict(zip(order, upper.names, strict=True))
+    stopped = {names[name]: why for name, why in synset.stopped.items()}
+    return replace(Synset.join([synset], order), names=upper.names, stopped=stopped)
 
 
 def _run(
