@@ -21,10 +21,12 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/pytest bench -n 0
 
-$(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+# Where Debian's python3-venv is missing, pip is put into the environment from outside.
+$(BIN)/pip:
+	$(PYTHON) -m venv $(VENV) >/dev/null || { rm -rf $(VENV); $(PYTHON) -m venv --without-pip $(VENV) && \
+	  $(PYTHON) -m pip --python $(BIN)/python install -q pip; }
 
-$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 	$(BIN)/pip install -q -c constraints.txt torch==2.13.0
 	$(BIN)/pip install -q -c constraints.txt -e .
 	touch $@

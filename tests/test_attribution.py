@@ -114,8 +114,10 @@ def test_a_random_design_agrees_with_leave_one_out_where_behaviour_is_linear(dat
 
 def test_a_design_of_the_users_own_is_used_as_given(datamodel, digits):
     groups = len(datamodel.partition)
-    removed = np.vstack([np.eye(groups), np.eye(groups)])
-    found = datamodel.attribute(digits.test[0], design=removed)
+    present = 1 - np.vstack([np.eye(groups), np.eye(groups), np.zeros((1, groups))])
+    seen = []
+    found = datamodel.attribute(digits.test[0], design=present, beta=lambda p: seen.append(p) or np.ones(len(p)))
+    np.testing.assert_array_equal(seen[0], present)
     assert found.models == 2 * groups
     np.testing.assert_allclose(found.scores, datamodel.attribute(digits.test[0]).scores, atol=1e-9)
 

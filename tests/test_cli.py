@@ -166,7 +166,7 @@ def test_without_json_people_get_words(command, run):
     attributed = command("attribute", run, "--index", 2, "--top", 3)
     assert "positive: removing the group raises the value" in " ".join(attributed.out.split())
     traced = command("trace", run, "--index", 2)
-    assert "Most responsible class" in traced.out
+    assert "Class with the strongest effect" in traced.out
     assert "12 fine-tunings" in traced.out
     unlearnt = command("unlearn", run, "--remove", "3/1")
     assert "Without 3/1" in unlearnt.out
@@ -237,7 +237,7 @@ def test_names_with_brackets_are_shown_as_they_are(command, run):
     answer = command("unlearn", run, "--remove", "3/1", "--out", "[/x].safetensors")
     assert answer.code == 0, answer.err
     assert "[/x].safetensors" in answer.out
-    assert os.listdir() == ["[/x].safetensors"]
+    assert os.listdir("[") == ["x].safetensors"]
 
 
 def test_a_run_saved_from_python_is_asked_with_the_name_of_its_data(command, npz, tmp_path):

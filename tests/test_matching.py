@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from torch.nn import functional as F
 
 import ddm
@@ -11,8 +14,9 @@ from ddm.gradients import group_gradients, loss_gradient
 from ddm.matching import Settings, distil, gradient, paper
 from ddm.matching.blocks import plan
 from ddm.matching.distances import DISTANCES
-from ddm.matching.gradient import Distilled, match, synset_gradients
-from ddm.matching.pairs import draw
+from ddm.matching.distil import MATCHINGS
+from ddm.matching.gradient import Distilled, synset_gradients
+from ddm.matching.pairs import draw, real_checkpoints
 from ddm.matching.start import start
 from ddm.partition import Partition, classwise, sequential
 
@@ -98,7 +102,7 @@ def test_the_synset_of_a_group_does_not_depend_on_the_order_of_the_groups(target
 
 
 def test_the_synset_does_not_depend_on_how_groups_are_blocked(target, digits, partition):
-    bytes_per_group = target.flat.size * 4 * (STEPS + 9)
+    bytes_per_group = target.flat.size * 4 * (len(target.trajectory) + 8)
     whole = distilled(target, digits, partition)
     few = distilled(target, digits, partition, memory=7 * bytes_per_group / 2**30)
     single = distilled(target, digits, partition, memory=bytes_per_group / 2**30 / 10)
@@ -189,11 +193,11 @@ def test_a_group_whose_gradient_is_nan_stops_and_leaves_the_others_intact(target
     starts = [start(target, digits.train, rows, name, settings) for rows, name in zip(members, names, strict=True)]
     initial = Distilled(torch.stack([x for x, _ in starts]), torch.stack([q for _, q in starts]))
     wanted = dict(enumerate(group_gradients(target, digits.train, members, range(len(target.trajectory))).unbind(1)))
-    clean = match(target, wanted, pairs, initial, names, settings)
+    clean = MATCHINGS["reverse"](target, wanted, pairs, initial, names, settings)
     poisoned = {t: gradients.clone() for t, gradients in wanted.items()}
     poisoned[pairs[2][0]][1] = torch.nan
     first = min(step for step, pair in enumerate(pairs) if pair[0] == pairs[2][0])
-    found = match(target, poisoned, pairs, initial, names, settings)
+    found = MATCHINGS["reverse"](target, poisoned, pairs, initial, names, settings)
     assert list(found.stopped) == [1]
     assert f"group b stopped at step {first + 1} of 4" in found.stopped[1]
     assert torch.isfinite(found.images).all()
@@ -202,26 +206,81 @@ def test_a_group_whose_gradient_is_nan_stops_and_leaves_the_others_intact(target
         assert torch.equal(found.targets[row], clean.targets[row])
 
 
-def test_exploding_images_stop_with_advice_and_the_group_cannot_be_removed(target, digits, partition):
-    with pytest.warns(UserWarning, match="exploded; lower the matching lr"):
-        datamodel = ddm.DistilledDatamodel.fit(target, digits.train, partition=partition, steps=2, lr=1e6)
-    assert set(datamodel.synset.stopped) == set(partition.names)
-    with pytest.raises(InputError, match="cannot be removed"):
-        datamodel.counterfactual(partition.names[0])
-    with pytest.raises(InputError, match="none of the groups could be distilled"):
-        datamodel.attribute(digits.test[0])
+def test_exploding_images_stop_with_advice_and_a_stopped_group_cannot_be_removed(target, digits, partition):
+    with pytest.raises(InputError, match=r"none of the 20 groups could be distilled.*lower the matching lr"):
+        ddm.DistilledDatamodel.fit(target, digits.train, partition=partition, steps=2, lr=1e6)
+    whole, classes = distilled(target, digits, partition)
+    name = partition.names[3]
+    broken = ddm.DistilledDatamodel(
+        target, partition, replace(whole, stopped={name: "it stopped."}), classes, Settings(), "data"
+    )
+    with pytest.raises(InputError, match=f"{name} cannot be removed"):
+        broken.counterfactual([0, name])
+    assert broken.counterfactual([0]) is not None
 
 
 @given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 3))
 def test_pairs_lie_on_the_trajectory_and_keep_their_distance(tau, offset, seed):
     for t, later in draw(Settings(offset=offset, seed=seed, steps=30), tau):
         assert 0 <= t <= later <= tau
-        assert later - t == min(offset, tau)
+        assert later - t == min(offset, max(1, tau // 2))
     for t, mirrored in draw(Settings(pairing="mirror", seed=seed, steps=30), tau):
         assert 0 <= t <= tau
         assert t + mirrored == tau
     for t, same in draw(Settings(matching="forward", seed=seed, steps=30), tau):
         assert 0 <= t == same <= tau
+
+
+@given(st.integers(1, 100), st.integers(2, 40))
+def test_real_gradients_are_taken_along_the_whole_trajectory_and_nowhere_else(tau, count):
+    settings = Settings(checkpoints=count, steps=30)
+    taken = real_checkpoints(settings, tau)
+    assert len(set(taken)) == len(taken) == min(count, tau + 1)
+    assert (taken[0], taken[-1]) == (0, tau)
+    assert {t for t, _ in draw(settings, tau)} <= set(taken)
+
+
+def test_parts_of_another_matching_are_refused(target, digits, partition, tmp_path):
+    distil(target, digits.train, partition, Settings(steps=1), tmp_path)
+    for other in (Settings(steps=1, ipc=2), Settings(steps=1, seed=1)):
+        with pytest.raises(InputError, match="another settings"):
+            distil(target, digits.train, partition, other, tmp_path)
+    with pytest.raises(InputError, match="another partition"):
+        distil(target, digits.train, sequential(digits.train, 3), Settings(steps=1), tmp_path)
+
+
+def test_a_target_is_not_distilled_with_data_it_was_not_trained_on(target, digits):
+    with pytest.raises(InputError, match="other samples"):
+        ddm.DistilledDatamodel.fit(target, digits.test, clusters=1)
+
+
+def test_a_loss_without_soft_targets_is_refused_unless_labels_are_hard(target, digits):
+    only_labels = ddm.Target(target.network, target.trajectory, lambda f, y: F.nll_loss(f.log_softmax(1), y))
+    with pytest.raises(InputError, match="labels='hard'"):
+        ddm.DistilledDatamodel.fit(only_labels, digits.train, clusters=1, steps=1)
+    with pytest.warns(UserWarning, match="point the wrong way"):
+        ddm.DistilledDatamodel.fit(only_labels, digits.train, clusters=1, steps=1, labels="hard")
+
+
+class Odd(nn.Module):
+    """A network with attention and with code that depends on its data."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x):
+        if x.max() > 1e6:
+            x = x / 2
+        return self.head(self.attention(x[:, 0]).flatten(1))
+
+
+def test_networks_that_cannot_be_vectorised_are_distilled_all_the_same(digits):
+    torch.manual_seed(0)
+    target = ddm.train(Odd(), digits.train, ddm.Recipe(epochs=2, lr=0.01))
+    datamodel = ddm.DistilledDatamodel.fit(target, digits.train, clusters=1, steps=2)
+    assert np.isfinite(datamodel.attribute(digits.test[0]).scores).all()
 
 
 def test_augmented_noise_started_synsets_of_every_optimizer_are_finite(target, digits, partition):

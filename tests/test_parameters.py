@@ -4,13 +4,13 @@ import copy
 
 import pytest
 import torch
+from comparing import same_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
 import ddm
-from ddm.files import same_tensors
 from ddm.parameters import FlatNetwork, load_state, state_of
 
 

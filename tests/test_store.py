@@ -289,7 +289,7 @@ def test_a_trajectory_of_another_training_is_refused(run, digits, refused):
 
 @pytest.mark.parametrize("name", ["synset.safetensors", "synset-class.safetensors", "partition.safetensors"])
 def test_a_synset_or_partition_of_another_run_is_refused(run, target, digits, tmp_path, name, refused):
-    other = DistilledDatamodel.fit(target, digits.train[digits.train.labels < 5], clusters=2, steps=1)
+    other = DistilledDatamodel.fit(target, digits.train, clusters=2, steps=1)
     other.save(tmp_path / "other")
     shutil.copy(tmp_path / "other" / name, run / name)
     with refused(name):
@@ -311,7 +311,8 @@ def test_a_synset_file_of_something_else_is_refused(run, refused):
 def test_a_run_of_other_data_or_another_network_is_not_overwritten(run, target, digits, refused):
     before = contents(run)
     with refused("another data", str(run)):
-        DistilledDatamodel.fit(target, digits.train[:100], partition="class", steps=1).save(run)
+        small = ddm.Target(target.network, target.trajectory)  # as recorded, so that it knows no data of its own
+        DistilledDatamodel.fit(small, digits.train[:100], partition="class", steps=1).save(run)
     wider = ddm.train(ddm.networks.ConvNet(width=9, depth=2), digits.train, Recipe(epochs=1))
     with refused("another network", str(run)):
         DistilledDatamodel.fit(wider, digits.train, partition="class", steps=1).save(run)

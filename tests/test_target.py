@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from comparing import same_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -18,7 +19,6 @@ from torch.nn import functional as F
 
 import ddm
 from ddm import Recipe, Recorder, Samples, Target, Trajectory, train
-from ddm.files import same_tensors
 from ddm.parameters import state_of
 
 

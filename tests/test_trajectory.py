@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from comparing import same_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddm import Trajectory
-from ddm.files import same_tensors, write_tensors
+from ddm.files import write_tensors
 
 
 def states(count, seed=0):

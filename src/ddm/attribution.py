@@ -6,6 +6,7 @@ the value*. Tables, plots and files show effects; ``W`` is the paper's matrix.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,10 +75,10 @@ class Attribution:
 
     def on(self, output: str | int) -> Attribution:
         """The same attribution with another value in focus, by name or number."""
-        if isinstance(output, str) and output in self.outputs:
-            return replace(self, focus=self.outputs.index(output))
-        if isinstance(output, int) and 0 <= output < len(self.outputs):
-            return replace(self, focus=output)
+        if str(output) in self.outputs:
+            return replace(self, focus=self.outputs.index(str(output)))
+        if re.fullmatch(r"[0-9]+", str(output)) and int(output) < len(self.outputs):
+            return replace(self, focus=int(output))
         raise InputError(f"there is no value '{output}': use one of {', '.join(self.outputs)}.")
 
     def order(self) -> np.ndarray:

@@ -11,26 +11,22 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 
 import ddm
-from ddm import networks
+from ddm import demo as demos
+from ddm import networks, plots
 from ddm import run as runs
 from ddm.datamodel import DistilledDatamodel, changed
 from ddm.datasets.samples import Samples
-from ddm.demo import demo as tell
 from ddm.errors import InputError
-from ddm.files import read_json, replacing
+from ddm.files import hash_of, read_json
 from ddm.matching import Settings, paper
 from ddm.run import Config
 from ddm.target import Recipe, accuracy_of
-from ddm.words import describe_run, describe_trace, effects_table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ddm.words import console, describe_run, describe_trace, effects_table
 
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """Of the click that typer uses, which newer ones carry with them."""
@@ -58,13 +54,19 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where the run is kept.")] = Path("runs/demo"),
     seed: Seed = 0,
     device: Device = "cpu",
+    as_json: AsJson = False,
 ) -> None:
     """Train, distil, attribute and trace on scikit-learn's digits, and tell what came out."""
-    tell(Console(), out, _with_seed(Config(recipe=Recipe(epochs=20), device=device), seed))
+    found = demos.demo(out, _with_seed(Config(recipe=Recipe(epochs=20), device=device), seed))
+    if as_json:
+        _print_json(found)
+    else:
+        demos.tell(console(), found)
 
 
 @app.command()
 def fit(
+    context: typer.Context,
     data: Annotated[
         str, typer.Argument(help="digits, mnist, cifar10, …, folder:PATH, npz:PATH or hf:NAME.")
     ] = "digits",
@@ -97,7 +99,8 @@ def fit(
     """Train a target, cluster its training set and distil each group's influence: once for all questions."""
     if config is not None:
         wanted = Config.from_dict(read_json(config))
-        wanted = replace(wanted, root=root or wanted.root)
+        _only(context, ("config", "root", "out", "device", "as_json"))
+        wanted = replace(wanted, root=root or wanted.root, device=device)
     else:
         recipe, settings = _preset(preset, data, model)
         changes: dict[str, Any] = {
@@ -123,18 +126,18 @@ def fit(
             partition=partition,
             clusters=clusters,
             groups=str(groups) if groups is not None else None,
-            groups_hash=runs.hash_of(groups) if groups is not None else None,
+            groups_hash=hash_of(groups) if groups is not None else None,
             features=features,
             settings=settings,
             device=device,
         )
-        wanted = _with_seed(wanted, seed)
+        wanted = _with_seed(wanted, seed, given=_pairs(setting, "setting"))
     out = out or Path("runs") / wanted.data.replace(":", "-").replace("/", "-")
     _, _, facts = runs.fit(wanted, out)
     if as_json:
         _print_json(facts | {"run": str(out)})
     else:
-        describe_run(Console(), facts, str(out))
+        describe_run(console(), facts, str(out))
 
 
 @app.command()
@@ -158,6 +161,8 @@ def attribute(
     as_json: AsJson = False,
 ) -> None:
     """What removing each group does to a behaviour: on a sample, a batch, or a whole split."""
+    if plot is not None:
+        plots.picture_kind(plot)
     datamodel, question = _open(run, data, root, device, split, index)
     found = datamodel.attribute(
         question, objective, level=level, design=design, perturbations=perturbations, beta=beta, seed=seed
@@ -167,11 +172,11 @@ def attribute(
     if save is not None:
         found.save(save)
     if plot is not None:
-        _save_plot(found.plot(top), plot)
+        plots.save(found.plot(top), plot)
     if as_json:
         _print_json(found.to_dict())
     else:
-        Console().print(effects_table(found, top))
+        console().print(effects_table(found, top))
 
 
 @app.command()
@@ -193,7 +198,7 @@ def trace(
     if as_json:
         _print_json(found.to_dict())
     else:
-        describe_trace(Console(), found)
+        describe_trace(console(), found)
 
 
 @app.command()
@@ -227,11 +232,11 @@ def unlearn(
     if as_json:
         _print_json(facts)
         return
-    console = Console()
-    console.print(f"Without {', '.join(facts['removed'])}:")
+    say = console().print
+    say(f"Without {', '.join(facts['removed'])}:")
     for split, value in facts["accuracy"].items():
-        console.print(f"  {split} accuracy {value['before']:.2%} → {value['after']:.2%}")
-    console.print(f"Model: {out} (read it with ddm.networks.load)")
+        say(f"  {split} accuracy {value['before']:.2%} → {value['after']:.2%}")
+    say(f"Model: {out} (read it with ddm.networks.load)")
 
 
 @app.callback(invoke_without_command=True)
@@ -252,12 +257,16 @@ def main() -> None:
     except InputError as error:
         _fail(str(error))
     except _UsageError as error:
-        _fail(f"{error.format_message()} Try --help.")  # type: ignore[attr-defined]
+        message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+        if not message:  # the help was asked for by saying nothing
+            sys.exit(2)
+        _fail(f"{message}. Try --help.")
     except (KeyboardInterrupt, typer.Abort):
-        print("ddm: interrupted; the same command goes on where this one stopped.", file=sys.stderr)
-        sys.exit(130)
+        code = 130
     except OSError as error:
         _fail(f"{error.strerror or error}: '{error.filename}'." if error.filename else f"{error}.")
+    if code == 130:
+        print("ddm: interrupted; the same command goes on where this one stopped.", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -284,13 +293,21 @@ def _open(
     return datamodel, samples[index]
 
 
-def _with_seed(config: Config, seed: int) -> Config:
-    """One seed for θ_0, batch order and synsets; the splits of the data do not depend on it."""
+def _only(context: typer.Context, allowed: tuple[str, ...]) -> None:
+    """Refuse options beside ``--config`` that it decides itself."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in allowed and source is not None and source.name == "COMMANDLINE":
+            raise InputError(f"--config decides {name.replace('_', '-')} itself: leave it out.")
+
+
+def _with_seed(config: Config, seed: int, given: dict[str, Any] | None = None) -> Config:
+    """One seed for θ_0, batch order and synsets, unless one is given apart; the data's splits do not depend on it."""
     return replace(
         config,
         options={"seed": seed, **config.options},
         recipe=replace(config.recipe, seed=seed),
-        settings=replace(config.settings, seed=seed),
+        settings=replace(config.settings, seed=(given or {}).get("seed", seed)),
     )
 
 
@@ -309,7 +326,8 @@ def _pairs(given: list[str] | None, what: str) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals:
             raise InputError(f"--{what} takes name=value, not '{text}'.")
-        found[name.replace("-", "_")] = _value(value)
+        name = name.replace("-", "_")
+        found[name] = None if (name, value) == ("step_size", "none") else _value(value)
     return found
 
 
@@ -319,15 +337,7 @@ def _value(text: str) -> Any:
             return read(text)
         except ValueError:
             continue
-    return None if text == "none" else text
-
-
-def _save_plot(figure: Figure, path: Path) -> None:
-    kind = path.suffix.lstrip(".").lower() or "png"
-    if kind not in ("png", "svg", "pdf"):
-        raise InputError(f"a picture can be png, svg or pdf, not '{kind}'.")
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format=kind, dpi=120)
+    return text
 
 
 if __name__ == "__main__":

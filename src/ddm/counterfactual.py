@@ -7,7 +7,8 @@ With T = 1 every model is θ_τ plus a sum of K fixed directions, which are comp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from torch.func import vmap
 
 from ddm.errors import InputError
 from ddm.matching.gradient import synset_gradients
-from ddm.progress import Advance, bar
+from ddm.progress import bar
 from ddm.synset import Synset
 from ddm.target import Target
 
@@ -36,7 +37,6 @@ class Counterfactuals:
         self._targets = synset.targets.to(target.theta)
         self._lengths = synset.lengths.to(target.theta)
         self._directions: Tensor | None = None
-        self._models: Tensor | None = None
 
     def parameters(self, removed: np.ndarray | Tensor) -> Tensor:
         """θ_p ``(M, P)`` for M perturbations: ``removed (M, K)`` is True where a group is taken away."""
@@ -56,37 +56,25 @@ class Counterfactuals:
 
     def outputs(self, removed: np.ndarray | Tensor, x: Tensor) -> Tensor:
         """Logits ``(M, n, L)`` of inputs ``x (n, ...)`` under M perturbations ``removed (M, K)``."""
-        x = x.to(self.target.device)
-        with torch.no_grad():
-            removed = self._checked(removed)
-            with bar("counterfactual models", len(removed)) as advance:
-                return torch.cat([self._forward(models, x, advance) for models in self._chunks(removed)])
+        return torch.stack(list(self.each(removed, x)))
 
-    def _chunks(self, removed: Tensor) -> Iterator[Tensor]:
-        """Parameters of the perturbed models, as many at a time as fit; leaving out each group once is kept."""
-        leave_one_out = removed.shape[0] == removed.shape[1] and torch.equal(
-            removed, torch.eye(len(removed), dtype=torch.bool)
-        )
-        if leave_one_out and self._fits(len(removed)):
-            if self._models is None:
-                self._models = self.parameters(removed)
-            yield self._models
-            return
+    def each(self, removed: np.ndarray | Tensor, x: Tensor) -> Iterator[Tensor]:
+        """Logits ``(n, L)`` of each perturbed model in turn, so that no more than a few are held at once."""
+        removed, x = self._checked(removed), x.to(self.target.device)
         size = max(1, _BUDGET // (self.target.flat.size * self.target.theta.element_size()))
-        for part in removed.split(size):
-            yield self.parameters(part)
+        with bar("counterfactual models", len(removed)) as advance, torch.no_grad():
+            for part in removed.split(size):
+                for logits in self._forward(self.parameters(part), x):
+                    yield logits
+                    advance(1)
 
-    def _forward(self, models: Tensor, x: Tensor, advance: Advance) -> Tensor:
+    def _forward(self, models: Tensor, x: Tensor) -> Iterable[Tensor]:
         flat, fixed = self.target.flat, self.target.fixed
         if len(x) <= _FEW_INPUTS and flat.size <= _FEW_PARAMETERS:
-            logits: Tensor = vmap(lambda theta: flat(theta, fixed, x))(models)
-            advance(len(models))
-            return logits
-        rows = []
-        for theta in models:
-            rows.append(torch.cat([flat(theta, fixed, part) for part in x.split(512)]))
-            advance(1)
-        return torch.stack(rows)
+            with contextlib.suppress(RuntimeError):  # networks that cannot be vectorised
+                logits: Tensor = vmap(lambda theta: flat(theta, fixed, x))(models)
+                return logits
+        return (torch.cat([flat(theta, fixed, part) for part in x.split(512)]) for theta in models)
 
     def _kept_directions(self) -> Tensor:
         """−α_κ ∇L(θ_τ; S_κ) ``(K, P)`` of all groups, computed once."""
@@ -112,6 +100,7 @@ class Counterfactuals:
             self._images[groups],
             self._targets[groups],
             hard=self.synset.hard,
+            vectorised=False,  # nothing is differentiated twice here, and torch.func takes seconds to import
         )
         return -self._lengths[groups][:, None] * gradients.detach()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,8 @@ class DistilledDatamodel:
         directory: where finished parts are kept, so that a killed fit goes on
         """
         samples = Samples.of(samples)
+        if target.data not in (None, samples.fingerprint()):
+            raise InputError("the target was trained on other samples than these: give the ones it was trained on.")
         settings = changed(settings or Settings(), changes)
         groups = make_partition(target, samples, partition, clusters, features, settings.seed)
         parts = Path(directory) if directory is not None else None
@@ -99,7 +102,7 @@ class DistilledDatamodel:
 
         level:  cluster, or class
         design: leave-one-out, random (``perturbations`` unions of half of the groups, default 4 K), or an array
-                ``(M, K)`` that is 1 where a group is removed
+                p ``(M, K)`` that is 1 where a group stays and 0 where it is removed
         beta:   weight of each perturbation: uniform, removed (fewer removed groups count more), or a callable of p
         """
         models, partition = self._level(level)
@@ -155,16 +158,15 @@ class DistilledDatamodel:
         """Attribution to the ``chosen`` groups (default: all) from the perturbations ``removed (M, K)``."""
         chosen = np.arange(len(partition)) if chosen is None else chosen
         usable = chosen[models.synset.usable.numpy()[chosen]]
-        removed = removed[:, :] & np.isin(np.arange(len(partition)), usable)
-        removed = removed[removed.any(1)]
-        if not len(removed):
-            raise InputError("none of the groups could be distilled, so nothing can be attributed to them.")
+        weights = designs.weights(removed, beta)
+        removed = removed & np.isin(np.arange(len(partition)), usable)
+        weights, removed = weights[removed.any(1)], removed[removed.any(1)]
         asked = resolve(objective, self.target.loss)
         x, y = batch
         baseline = self.target.outputs(x)
-        values = _measured(asked, models.outputs(removed, x), baseline, y.to(baseline.device))
+        values = _measured(asked, chain([baseline], models.each(removed, x)), baseline, y.to(baseline.device))
         everything = np.vstack([np.ones((1, len(usable))), ~removed[:, usable]])
-        weights = np.concatenate([[1.0], designs.weights(removed, beta)])
+        weights = np.concatenate([[1.0], weights])
         fit = least_squares(everything, values, weights)
         matrix, errors = np.full((2, len(partition), values.shape[1]), np.nan)
         matrix[usable], errors[usable] = -fit.W, fit.errors
@@ -249,12 +251,11 @@ def make_partition(
 
 def changed(settings: Settings, changes: dict[str, Any]) -> Settings:
     """Settings with some replaced; ``InputError`` names one that does not exist."""
-    try:
-        return replace(settings, **changes)
-    except TypeError:
-        unknown = ", ".join(sorted(set(changes) - set(Settings.__dataclass_fields__)))
-        known = ", ".join(Settings.__dataclass_fields__)
-        raise InputError(f"there is no setting {unknown}: use one of {known}.") from None
+    known = Settings.__dataclass_fields__
+    for name in changes:
+        if name not in known:
+            raise InputError(f"there is no setting '{name}': use one of {', '.join(known)}.")
+    return replace(settings, **changes)
 
 
 def _design(design: str | np.ndarray, groups: int, perturbations: int | None, seed: int) -> np.ndarray:
@@ -267,10 +268,10 @@ def _design(design: str | np.ndarray, groups: int, perturbations: int | None, se
     raise InputError(f"there is no design '{design}': use leave-one-out, random or an array.")
 
 
-def _measured(objective: Objective, outputs: Tensor, baseline: Tensor, labels: Tensor) -> np.ndarray:
-    """Values ``(1 + M, O)`` of the target itself and of M models."""
+def _measured(objective: Objective, outputs: Iterable[Tensor], baseline: Tensor, labels: Tensor) -> np.ndarray:
+    """Values ``(M, O)`` for the outputs of M models."""
     try:
-        values = objective.values(torch.cat([baseline[None], outputs]), baseline, labels)
+        values = objective.values(outputs, baseline, labels)
     except (TypeError, RuntimeError, IndexError) as error:
         raise InputError(
             f"the objective '{objective.name}' must take (outputs, baseline outputs, labels) and return one or more "

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
-from torch import Tensor, nn
 
+from ddm import plots
 from ddm import run as runs
 from ddm.datamodel import DistilledDatamodel
 from ddm.datasets.samples import Samples
@@ -15,25 +16,46 @@ from ddm.run import Config
 from ddm.words import describe_run, predictions
 
 _REMOVED = 3
+"""Groups that are removed together, the strongest drivers of a prediction."""
 
 
-def demo(console: Console, out: Path, config: Config) -> None:
-    """Train, distil, attribute and trace on digits, and tell the story of one wrong and one right prediction."""
+def demo(out: Path, config: Config) -> dict[str, Any]:
+    """Train, distil, attribute and trace, and find the story of one wrong and one right prediction."""
     datamodel, data, facts = runs.fit(config, out)
-    console.rule("The model")
-    describe_run(console, facts, str(out))
-    for title, index in _examples(datamodel, data.test).items():
-        console.rule(f"{title}: test image {index}")
-        _tell(console, datamodel, data.test, index, out)
-    console.rule("What to try next")
-    console.print(f"ddm trace {out} --index 0            which class, then which cluster, is behind a prediction")
-    console.print(f"ddm attribute {out} --objective accuracy --split validation")
-    console.print(f"ddm unlearn {out} --remove 3/7 --out model.safetensors", highlight=False)
-    console.print("ddm fit mnist --root data/mnist --limit 5000 --out runs/mnist", highlight=False)
+    stories = {
+        title: _story(datamodel, data.test, index, out) for title, index in _examples(datamodel, data.test).items()
+    }
+    return {"run": str(out), "summary": facts, "examples": stories}
+
+
+def tell(console: Console, found: dict[str, Any]) -> None:
+    """Say what a demo found."""
+    out = found["run"]
+    console.print("THE MODEL")
+    describe_run(console, found["summary"], out)
+    for title, story in found["examples"].items():
+        console.print(f"\n{title.upper()}: test image {story['index']}")
+        console.print(f"It is a {story['label']}; the model says {story['said']} ({story['prediction']}).")
+        drivers = ", ".join(f"{group} ({100 * effect:+.1f} points)" for group, effect in story["drivers"].items())
+        console.print(
+            f"Groups that drive it, with what the probability of {story['said']} does without each: {drivers}."
+        )
+        console.print(
+            f"Traced by class, then cluster: {story['class']} → {story['group']}, in {story['fine_tunings']} "
+            f"fine-tunings instead of {story['full_search']}."
+        )
+        console.print(f"Without {', '.join(story['drivers'])} it would say: {story['prediction_without']}.")
+        console.print(f"Picture: {story['picture']}")
+    index = next(iter(found["examples"].values()))["index"]
+    console.print("\nWHAT TO TRY NEXT")
+    console.print(f"ddm trace {out} --index {index}")
+    console.print(f"ddm attribute {out} --objective loss --split validation")
+    console.print(f"ddm unlearn {out} --remove 3/7 --out model.safetensors")
+    console.print("ddm fit mnist --root data/mnist --limit 5000 --out runs/mnist")
 
 
 def _examples(datamodel: DistilledDatamodel, samples: Samples) -> dict[str, int]:
-    """The wrong prediction with the most divided vote, and the right one; the latter alone if none is wrong."""
+    """The wrong and the right prediction with the most divided vote; the latter alone if none is wrong."""
     x, y = samples.batch()
     probabilities = datamodel.target.outputs(x).softmax(1)
     wrong = (probabilities.argmax(1) != y).numpy()
@@ -45,32 +67,27 @@ def _examples(datamodel: DistilledDatamodel, samples: Samples) -> dict[str, int]
     return chosen
 
 
-def _tell(console: Console, datamodel: DistilledDatamodel, samples: Samples, index: int, out: Path) -> None:
+def _story(datamodel: DistilledDatamodel, samples: Samples, index: int, out: Path) -> dict[str, Any]:
     """What is predicted, which groups drive it, and what would be predicted without them."""
     x, label = samples[index]
     classes = samples.classes
     outputs = datamodel.target.outputs(x[None])[0]
-    said = classes[int(outputs.argmax())]
-    console.print(
-        f"It is a [bold]{classes[label]}[/]; the model says [bold]{said}[/] ({predictions(outputs, classes)})."
-    )
     attribution = datamodel.attribute((x, label), "probabilities")
-    order = np.argsort(attribution.scores)[:_REMOVED]
-    drivers = [attribution.names[k] for k in order]
-    listed = ", ".join(f"{attribution.names[k]} ({100 * attribution.scores[k]:+.1f} points)" for k in order)
-    console.print(f"Groups that drive it, with the change of the probability of {said} when each is removed: {listed}.")
+    drivers = {attribution.names[k]: float(attribution.scores[k]) for k in np.argsort(attribution.scores)[:_REMOVED]}
+    without = datamodel.counterfactual(drivers)(x[None])[0].detach()
     trace = datamodel.trace((x, label))
-    console.print(
-        f"Traced by class, then cluster: {trace.class_name} → {trace.group}, in {trace.models} fine-tunings instead of "
-        f"{trace.full}."
-    )
-    without = _one(datamodel.counterfactual(drivers), x)
-    console.print(f"Without {', '.join(drivers)} it would say: {predictions(without, classes)}.")
     picture = out / f"effects-{index}.png"
-    attribution.plot().savefig(picture, dpi=120)
-    console.print(f"Picture: {picture}")
-
-
-def _one(network: nn.Module, x: Tensor) -> Tensor:
-    outputs: Tensor = network(x[None])[0].detach()
-    return outputs
+    plots.save(attribution.plot(), picture)
+    return {
+        "index": index,
+        "label": classes[label],
+        "said": classes[int(outputs.argmax())],
+        "prediction": predictions(outputs, classes),
+        "drivers": drivers,
+        "class": trace.class_name,
+        "group": trace.group,
+        "fine_tunings": trace.models,
+        "full_search": trace.full,
+        "prediction_without": predictions(without, classes),
+        "picture": str(picture),
+    }

@@ -1,4 +1,7 @@
-"""Designs: which perturbations p ∈ {0, 1}^K are tried. Rows of a design are ``removed``: True where p = 0."""
+"""Designs: which perturbations p ∈ {0, 1}^K are tried; 0 removes a group, as in the paper.
+
+Inside, rows are ``removed = (p == 0)``.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,13 @@ def random(groups: int, count: int, fraction: float = 0.5, seed: int = 0) -> np.
 
 
 def given(design: object, groups: int) -> np.ndarray:
-    """A design of the user's own, checked: ``(M, K)`` booleans or zeros and ones, 1 where a group is removed."""
-    removed = np.asarray(design)
-    if removed.ndim != 2 or removed.shape[1] != groups or len(removed) == 0:
-        raise InputError(
-            f"a design of shape {removed.shape} does not fit {groups} groups: give one row a perturbation."
-        )
-    if not np.isin(removed, (0, 1)).all():
-        raise InputError("a design holds only 0 (group stays) and 1 (group removed).")
-    return removed.astype(bool)
+    """``removed (M, K)`` of a design of the user's own: p ``(M, K)``, 1 where a group stays, 0 where it is removed."""
+    present = np.asarray(design)
+    if present.ndim != 2 or present.shape[1] != groups or len(present) == 0:
+        raise InputError(f"a design of shape {present.shape} does not fit {groups} groups: give a row a perturbation.")
+    if not np.isin(present, (0, 1)).all():
+        raise InputError("a design holds only 1 (the group stays) and 0 (it is removed).")
+    return ~present.astype(bool)
 
 
 def weights(removed: np.ndarray, beta: Weights) -> np.ndarray:

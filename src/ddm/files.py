@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import tempfile
@@ -10,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -39,8 +39,9 @@ def replacing(path: Path) -> Iterator[Path]:
 def _writing(path: Path) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        raise InputError(f"cannot write '{path}': {error.strerror or error}; choose another place.") from None
+    except (OSError, SafetensorError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot write '{path}': {why}; choose another place.") from None
 
 
 def _flush(path: Path) -> None:
@@ -54,7 +55,7 @@ def _flush(path: Path) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as readable JSON."""
-    with replacing(path) as temporary:
+    with replacing(path) as temporary, _writing(path):
         temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -71,7 +72,7 @@ def read_json(path: Path) -> Any:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> None:
     """Write tensors as safetensors; ``metadata`` is kept as JSON under the key ``ddm``."""
     contents = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with replacing(path) as temporary:
+    with replacing(path) as temporary, _writing(path):
         save_file(contents, temporary, metadata={"ddm": json.dumps(metadata or {}, sort_keys=True)})
 
 
@@ -97,6 +98,9 @@ def _readable(path: Path) -> Iterator[None]:
         raise InputError(f"cannot read '{path}' ({error}): restore it or make the run again.") from None
 
 
-def same_tensors(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    """Whether two sets of tensors have the same names and identical values."""
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+def hash_of(path: Path) -> str:
+    """Hash of a file's contents."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise InputError(f"cannot read '{path}': {error.strerror or error}.") from None

@@ -37,8 +37,11 @@ def image_features(source: str) -> Callable[[Tensor], Tensor]:
             images = images[:, :1].expand(-1, channels, -1, -1)
         if isinstance(size, int) and images.shape[-2:] != (size, size):
             images = F.interpolate(images, size=(size, size), mode="bilinear", align_corners=False)
-        with torch.no_grad():
-            outputs = model(pixel_values=images)
+        try:
+            with torch.no_grad():
+                outputs = model(pixel_values=images)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"the hub model '{name}' does not read images: {' '.join(str(error).split())}.") from None
         pooled = getattr(outputs, "pooler_output", None)
         return _pooled(outputs.last_hidden_state) if pooled is None else pooled.flatten(1)
 

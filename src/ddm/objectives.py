@@ -6,7 +6,7 @@ Any callable of these three does; the ones named here also say what their values
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,8 +37,8 @@ class Objective:
     per_class: bool = False
     signed: bool = True
 
-    def values(self, outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
-        """Values ``(M, O)`` for outputs ``(M, n, L)`` of M models."""
+    def values(self, outputs: Iterable[Tensor], baseline: Tensor, labels: Tensor) -> Tensor:
+        """Values ``(M, O)`` for the outputs ``(n, L)`` of each of M models."""
         rows = [torch.as_tensor(self.measure(row, baseline, labels)).reshape(-1) for row in outputs]
         return torch.stack(rows).to(torch.float64)
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 State = dict[str, Tensor]
 """Every parameter and persistent buffer of a network, by name."""
@@ -45,7 +46,6 @@ class FlatNetwork:
         self.shapes = {name: tuple(p.shape) for name, p in trained.items()}
         self.sizes = [p.numel() for p in trained.values()]
         self.size = sum(self.sizes)
-        self.network.requires_grad_(False)
 
     def vector(self, state: Mapping[str, Tensor]) -> Tensor:
         """The trained part θ ``(P,)`` of a state."""
@@ -65,13 +65,15 @@ class FlatNetwork:
         """Logits ``(b, L)`` of inputs ``(b, ...)`` at θ."""
         if x.is_floating_point():
             x = x.to(theta.dtype)
-        logits: Tensor = functional_call(self.network, {**fixed, **self.unflatten(theta)}, (x,))
+        if self.network.training:
+            self.network.eval()
+        # Of the kinds of attention only this one can be differentiated twice on a CPU.
+        with sdpa_kernel(SDPBackend.MATH):
+            logits: Tensor = functional_call(self.network, {**fixed, **self.unflatten(theta)}, (x,))
         return logits
 
     def module(self, theta: Tensor, fixed: Mapping[str, Tensor]) -> nn.Module:
-        """A plain network with parameters θ, in evaluation mode, its parameters trainable again."""
-        network = copy.deepcopy(self.network)
+        """A plain network with parameters θ, in evaluation mode."""
+        network = copy.deepcopy(self.network).eval()
         load_state(network, {**fixed, **self.unflatten(theta)})
-        for name, parameter in network.named_parameters():
-            parameter.requires_grad_(name in self.shapes)
         return network

@@ -6,9 +6,10 @@ so that group ``(l, c)`` is named ``class/cluster``. The paper's "w/o cluster" s
 
 from __future__ import annotations
 
+import contextlib
 import re
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,15 +61,25 @@ class Partition:
 
     def members(self, group: Group) -> np.ndarray:
         """Positions of a group's samples in the training set."""
-        return np.flatnonzero(self.groups == self.index(group))
+        return self.rows(self.index(group))
+
+    def rows(self, number: int) -> np.ndarray:
+        """Positions of the samples of group ``number`` in the training set."""
+        return np.flatnonzero(self.groups == number)
 
     def index(self, group: Group) -> int:
-        """The number of a group given by number or name."""
-        if isinstance(group, str) and group in self.names:
-            return self.names.index(group)
-        numeric = isinstance(group, (int, np.integer)) or re.fullmatch(r"[0-9]+", group)
-        if numeric and 0 <= int(group) < len(self):
-            return int(group)
+        """The number of a group given by name or number; text that is both is a name."""
+        text = str(group) if isinstance(group, (int, np.integer, str)) else ""
+        if text in self.names:
+            number = self.names.index(text)
+            if isinstance(group, str) or number == group:
+                return number
+            raise InputError(
+                f"{group} is the name of group {number} here: give it as text, '{group}', or group {group} as "
+                f"'{self.names[group] if 0 <= group < len(self) else number}'."
+            )
+        if re.fullmatch(r"[0-9]+", text) and int(text) < len(self):
+            return int(text)
         raise InputError(
             f"there is no group '{group}': give a number from 0 to {len(self) - 1} or a name such as "
             f"'{self.names[0]}' or '{self.names[-1]}'."
@@ -124,10 +135,15 @@ def kmeans(samples: Samples, features: np.ndarray, clusters: int, seed: int = 0)
 
 def given(samples: Samples, groups: Sequence[Any] | np.ndarray) -> Partition:
     """Groups the user knows: a label for each training sample, of any kind that sorts."""
-    values = np.asarray(groups)
+    try:
+        values = np.asarray(groups)
+        names, numbers = np.unique(values, return_inverse=True)
+    except (TypeError, ValueError):
+        raise InputError("groups must be numbers or words, one kind for all of them.") from None
     if values.shape != (len(samples),):
         raise InputError(f"groups of shape {values.shape} do not fit {len(samples)} training samples: give one each.")
-    names, numbers = np.unique(values, return_inverse=True)
+    if len({str(name) for name in names}) < len(names):
+        raise InputError("some groups differ but look the same as text: rename them.")
     labels = samples.labels.numpy()
     first = np.array([labels[numbers == k][0] for k in range(len(names))])
     nested = bool((labels == first[numbers]).all())
@@ -144,9 +160,12 @@ def features_of(samples: Samples, source: Features, target: Target | None = None
     extract = _extractor(source, target)
     parts = []
     rows = torch.arange(len(samples)).split(batch_size)
-    with torch.no_grad(), bar("features", len(rows)) as advance:
+    with torch.no_grad(), evaluating(source), bar("features", len(rows)) as advance:
         for part in rows:
-            parts.append(extract(samples.batch(part)[0]).detach().flatten(1).cpu().float())
+            found = extract(samples.batch(part)[0])
+            if not isinstance(found, Tensor) or found.dim() < 2 or len(found) != len(part):
+                raise InputError("features must be a tensor with a row for each input.")
+            parts.append(found.detach().flatten(1).cpu().float())
             advance(1)
     features = torch.cat(parts).numpy()
     if not np.isfinite(features).all():
@@ -158,15 +177,26 @@ def _extractor(source: Features, target: Target | None) -> Callable[[Tensor], Te
     if source is None:
         if target is None:
             raise InputError("clustering needs features: give a target, a module or a callable.")
-        network, device = target.network, target.device
-        return lambda x: penultimate(network, x.to(device))
+        network, like = target.network, target.theta
+        return lambda x: penultimate(network, x.to(like))
     if isinstance(source, str):
         from ddm.hub import image_features
 
         return image_features(source)
+    return source
+
+
+@contextlib.contextmanager
+def evaluating(source: Features) -> Iterator[None]:
+    """A module in evaluation mode, and back in the mode it was in."""
+    modes = {m: m.training for m in source.modules()} if isinstance(source, nn.Module) else {}
     if isinstance(source, nn.Module):
         source.eval()
-    return source
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
 
 
 def _within_classes(samples: Samples, clusters: int, cut: Callable[[np.ndarray, int], np.ndarray]) -> Partition:

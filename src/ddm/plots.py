@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
+
+from ddm.errors import InputError
+from ddm.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,6 +38,21 @@ def effects(attribution: Attribution, count: int) -> Figure:
         f"{attribution.measured}: {attribution.baseline[attribution.focus]:.4g} with all groups", fontsize=10
     )
     return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a picture, whole or not at all."""
+    kind = picture_kind(path)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=kind, dpi=120)
+
+
+def picture_kind(path: Path) -> str:
+    """png, svg or pdf, by the path's ending."""
+    kind = path.suffix.lstrip(".").lower() or "png"
+    if kind not in ("png", "svg", "pdf"):
+        raise InputError(f"a picture can be png, svg or pdf, not '{kind}'.")
+    return kind
 
 
 def image_grid(images: Tensor, names: Sequence[str], columns: int) -> Figure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -23,19 +23,11 @@ Advance = Callable[[float], None]
 _PATIENCE = 2.0
 """Seconds of work before a bar appears: shorter work shows nothing."""
 
-_shown: bool | None = None
-
-
-def show(shown: bool | None) -> None:
-    """Turn bars on or off; ``None`` shows them only where standard error is a terminal."""
-    global _shown
-    _shown = shown
-
 
 @contextmanager
 def bar(description: str, total: float) -> Iterator[Advance]:
-    """A bar for ``total`` units of work, of any size; the function it yields moves it on."""
-    if not (sys.stderr.isatty() if _shown is None else _shown):
+    """A bar for ``total`` units of work, of any size, on a terminal; the function it yields moves it on."""
+    if not sys.stderr.isatty():
         yield lambda amount: None
         return
     progress = Progress(
@@ -48,15 +40,13 @@ def bar(description: str, total: float) -> Iterator[Advance]:
         console=Console(stderr=True),
     )
     task = progress.add_task(description, total=total)
-    started = time.monotonic()
-
-    def advance(amount: float) -> None:
-        progress.advance(task, amount)
-        if not progress.live.is_started and time.monotonic() - started > _PATIENCE:
-            progress.start()
-
+    patience = threading.Timer(_PATIENCE, progress.start)
+    patience.daemon = True
+    patience.start()
     try:
-        yield advance
+        yield lambda amount: progress.advance(task, amount)
     finally:
+        patience.cancel()
+        patience.join()
         if progress.live.is_started:
             progress.stop()

@@ -6,7 +6,6 @@ from its last finished block, to the same result.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -16,15 +15,17 @@ from typing import Any
 import numpy as np
 
 from ddm import datasets, networks, store
-from ddm import partition as partitions
 from ddm.datamodel import DistilledDatamodel, make_partition
-from ddm.datasets.samples import Data, Samples
+from ddm.datasets.samples import Data
 from ddm.errors import InputError
-from ddm.files import read_json, write_json
+from ddm.fields import check_types
+from ddm.files import hash_of, read_json, write_json
 from ddm.matching import Settings, distil
-from ddm.target import Recipe, Target, train
+from ddm.target import Recipe, device_of, train
 
 SUMMARY = "summary.json"
+
+PARTITIONS = ("kmeans", "class", "sequence")
 
 _MAY_DIFFER = ("root", "device")
 """Parts of a config that do not change the result."""
@@ -59,8 +60,16 @@ class Config:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.clusters < 1:
             raise InputError(f"clusters must be at least 1, not {self.clusters}.")
+        for name in ("name", "shape", "classes"):
+            if name in self.options:
+                raise InputError(f"{name} is not an option of a network: the data and --model decide it.")
+        if self.partition not in PARTITIONS:
+            raise InputError(f"there is no partition '{self.partition}': use one of {', '.join(PARTITIONS)}.")
+        if self.features is not None and not self.features.startswith("hf:"):
+            raise InputError(f"there are no features '{self.features}': give hf:NAME.")
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
@@ -73,14 +82,18 @@ class Config:
             parts = dict(values)
             recipe, settings = Recipe(**parts.pop("recipe")), Settings(**parts.pop("settings"))
             return cls(**parts, recipe=recipe, settings=settings)
-        except (TypeError, KeyError, AttributeError) as error:
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
             raise InputError(f"the config cannot be replayed ({error}): give one that ddm fit wrote.") from None
 
 
 def fit(config: Config, out: Path) -> tuple[DistilledDatamodel, Data, dict[str, Any]]:
     """Make the run that ``config`` describes in ``out``, or go on with it; returns its summary too."""
+    device_of(config.device)
     data = load_data(config)
     network = networks.build(config.model, data.train.shape, len(data.classes), **config.options)
+    own = read_groups(config, data)
     if _complete(out, config):
         datamodel, data = open_run(out, data=data)
         return datamodel, data, read_json(out / SUMMARY)
@@ -88,7 +101,8 @@ def fit(config: Config, out: Path) -> tuple[DistilledDatamodel, Data, dict[str, 
     clock = _Clock()
     target = train(network, data.train, config.recipe, directory=out / store.TRAJECTORY, device=config.device)
     clock.lap("training")
-    partition = _partition(config, target, data.train)
+    kind = config.partition if own is None else own
+    partition = make_partition(target, data.train, kind, config.clusters, config.features, config.settings.seed)
     clock.lap("partition")
     synset, upper = distil(target, data.train, partition, config.settings, out / store.PARTS)
     clock.lap("matching")
@@ -110,6 +124,7 @@ def open_run(
     device: str = "cpu",
 ) -> tuple[DistilledDatamodel, Data]:
     """The datamodel of a run and its dataset, checked to be the one it was made with."""
+    device_of(device)
     datamodel = store.load(run, device=device)
     if data is None:
         data = load_data(_config_of(run, name), root)
@@ -147,11 +162,14 @@ def _complete(out: Path, config: Config) -> bool:
     if not (out / store.CONFIG).exists():
         return False
     kept = read_json(out / store.CONFIG)
+    if not isinstance(kept, dict):
+        raise InputError(f"'{out / store.CONFIG}' is not a config: delete the folder or choose another --out.")
     wanted = config.to_dict()
     for what, value in wanted.items():
         if what not in _MAY_DIFFER and kept.get(what) != value:
             raise InputError(
-                f"'{out}' holds a run with another {what} ({_difference(kept.get(what), value)}): choose another --out."
+                f"'{out}' holds a run with another {what} ({_difference(kept.get(what), value)}): "
+                f"choose another --out, or delete it."
             )
     return (out / store.MANIFEST).exists() and bool(store.read_manifest(out).get("complete"))
 
@@ -170,36 +188,30 @@ def _config_of(run: Path, name: str | None) -> Config:
         if name is None:
             raise InputError(f"the run '{run}' was saved from Python and does not name its dataset: pass --data.")
         return Config(data=name)
-    return Config.from_dict(values)
+    config = Config.from_dict(values)
+    if name not in (None, config.data):
+        raise InputError(f"the run '{run}' is of the data '{config.data}', not '{name}': leave out --data.")
+    return config
 
 
-def _partition(config: Config, target: Target, samples: Samples) -> partitions.Partition:
-    if config.groups is not None:
-        if config.groups_hash not in (None, hash_of(Path(config.groups))):
-            raise InputError(f"'{config.groups}' has changed since the config was written: restore it.")
-        return partitions.given(samples, read_groups(Path(config.groups), samples))
-    return make_partition(target, samples, config.partition, config.clusters, config.features, config.settings.seed)
-
-
-def read_groups(path: Path, samples: Samples) -> np.ndarray:
-    """Group labels of ``samples`` from a file with one line for each sample of the dataset's training file."""
+def read_groups(config: Config, data: Data) -> np.ndarray | None:
+    """The group of each training sample from the file a config names: a line for each sample of the training file."""
+    if config.groups is None:
+        return None
+    path = Path(config.groups)
+    if config.groups_hash not in (None, hash_of(path)):
+        raise InputError(f"'{path}' has changed since the config was written: restore it.")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read groups from '{path}' ({error}): give a text file, a group a line.") from None
-    needed = int(samples.origin.max()) + 1
-    if len(lines) < needed:
-        raise InputError(f"'{path}' has {len(lines)} lines but the training file has at least {needed} samples.")
-    groups: np.ndarray = np.array([line.strip() for line in lines])[samples.origin.numpy()]
+    except UnicodeDecodeError:
+        raise InputError(f"'{path}' is not a text file: give one with a group a line.") from None
+    if len(lines) != data.published or not all(line.strip() for line in lines):
+        raise InputError(
+            f"'{path}' has {sum(bool(line.strip()) for line in lines)} groups in {len(lines)} lines, but the training "
+            f"file of {data.name} has {data.published} samples: give a line for each, in their order, without a header."
+        )
+    groups: np.ndarray = np.array([line.strip() for line in lines])[data.train.origin.numpy()]
     return groups
-
-
-def hash_of(path: Path) -> str:
-    """Hash of a file's contents."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise InputError(f"cannot read '{path}': {error.strerror}.") from None
 
 
 class _Clock:

@@ -13,6 +13,7 @@ It holds no training images.
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 from dataclasses import asdict
@@ -27,17 +28,18 @@ from torch.nn import functional as F
 from ddm import networks
 from ddm.datamodel import DistilledDatamodel
 from ddm.errors import InputError
-from ddm.files import read_json, read_metadata, read_tensors, write_json, write_tensors
+from ddm.files import hash_of, read_json, read_metadata, read_tensors, write_json, write_tensors
 from ddm.matching import Settings
 from ddm.partition import Partition
 from ddm.synset import Synset
-from ddm.target import Loss, Recipe, Target, architecture
+from ddm.target import Loss, Recipe, Target, architecture, loss_name
 from ddm.trajectory import Trajectory
 
 FORMAT = 1
 
 MANIFEST, CONFIG = "manifest.json", "config.json"
 TRAJECTORY, PARTS = "trajectory", "parts"
+PARTITION, SYNSET, CLASS_SYNSET = "partition.safetensors", "synset.safetensors", "synset-class.safetensors"
 
 
 def save(datamodel: DistilledDatamodel, run: Path) -> None:
@@ -49,11 +51,13 @@ def save(datamodel: DistilledDatamodel, run: Path) -> None:
     if target.trajectory.directory is None or target.trajectory.directory.resolve() != (run / TRAJECTORY).resolve():
         shutil.rmtree(run / TRAJECTORY, ignore_errors=True)
         target.trajectory.save(run / TRAJECTORY)
-    save_partition(datamodel.partition, run / "partition.safetensors")
-    datamodel.synset.save(run / "synset.safetensors")
+    save_partition(datamodel.partition, run / PARTITION)
+    datamodel.synset.save(run / SYNSET)
+    (run / CLASS_SYNSET).unlink(missing_ok=True)
     if datamodel.class_synset is not None:
-        datamodel.class_synset.save(run / "synset-class.safetensors")
-    write_json(run / MANIFEST, manifest(datamodel))
+        datamodel.class_synset.save(run / CLASS_SYNSET)
+    files = [name for name in (PARTITION, SYNSET, CLASS_SYNSET) if (run / name).exists()]
+    write_json(run / MANIFEST, manifest(datamodel) | {"files": {name: hash_of(run / name) for name in files}})
     shutil.rmtree(run / PARTS, ignore_errors=True)
 
 
@@ -74,9 +78,11 @@ def manifest(datamodel: DistilledDatamodel) -> dict[str, Any]:
         "network": architecture(target.network),
         "target": target.fingerprint(),
         "checkpoints": len(target.trajectory),
+        "trained": list(target.flat.shapes),
+        "dtype": str(target.theta.dtype).removeprefix("torch."),
         "spec": getattr(target.network, "spec", None),
         "recipe": asdict(target.recipe) if target.recipe is not None else None,
-        "loss": getattr(target.loss, "__name__", "custom"),
+        "loss": loss_name(target.loss),
         "settings": asdict(datamodel.settings),
         "versions": {"ddm": _version(), "torch": torch.__version__, "numpy": np.__version__},
     }
@@ -94,22 +100,32 @@ def load(
     facts = read_manifest(run)
     if not facts.get("complete"):
         raise InputError(f"the run '{run}' is not complete: start the same ddm fit again, and it goes on.")
-    network = _network(facts, network, run)
-    if loss is None and facts["loss"] != F.cross_entropy.__name__:
-        raise InputError(f"the run '{run}' was made with the loss '{facts['loss']}': give it again as loss=….")
-    recipe = Recipe(**facts["recipe"]) if facts["recipe"] is not None else None
+    try:
+        return _load(run, facts, network, loss, device)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"'{run / MANIFEST}' does not describe its run ({error}): make the run again.") from None
+
+
+def _load(
+    run: Path, facts: dict[str, Any], network: nn.Module | None, loss: Loss | None, device: str | torch.device
+) -> DistilledDatamodel:
+    for name, known in facts["files"].items():
+        if hash_of(run / name) != known:
+            raise InputError(f"'{run / name}' is not the file that this run was saved with: restore it.")
+    if loss is None and facts["loss"] != loss_name(F.cross_entropy):
+        raise InputError(f"the run '{run}' was made with a loss of your own ({facts['loss']}): give it as loss=….")
     trajectory = Trajectory.open(run / TRAJECTORY)
     if len(trajectory) != facts["checkpoints"]:
         raise InputError(f"the run '{run}' has lost checkpoints: restore its trajectory or make it again.")
-    target = Target(network, trajectory, loss or F.cross_entropy, recipe, device)
+    recipe = Recipe(**facts["recipe"]) if facts["recipe"] is not None else None
+    target = Target(_network(facts, network, run), trajectory, loss or F.cross_entropy, recipe, device, facts["data"])
     if target.fingerprint() != facts["target"]:
         raise InputError(f"the trajectory in '{run}' is not the one its synset was made for: make the run again.")
-    upper = run / "synset-class.safetensors"
     return DistilledDatamodel(
         target,
-        load_partition(run / "partition.safetensors"),
-        Synset.load(run / "synset.safetensors"),
-        Synset.load(upper) if upper.exists() else None,
+        load_partition(run / PARTITION),
+        Synset.load(run / SYNSET),
+        Synset.load(run / CLASS_SYNSET) if CLASS_SYNSET in facts["files"] else None,
         Settings(**facts["settings"]),
         facts["data"],
         read_json(run / CONFIG),
@@ -166,13 +182,26 @@ def load_partition(path: Path) -> Partition:
 
 
 def _network(facts: dict[str, Any], network: nn.Module | None, run: Path) -> nn.Module:
+    """The network of a run: the one given, if it is the same, or a built-in one made again."""
     if network is None:
         if facts["spec"] is None:
             raise InputError(f"the run '{run}' is of a network of your own: give it again as network=….")
         network = networks.from_spec(facts["spec"])
-    if architecture(network) != facts["network"]:
+    if architecture(network) != facts["network"] or _structure(network) != _structure_of(facts["spec"]):
         raise InputError(f"the run '{run}' is of another network: {facts['network'][:80]}….")
+    network = copy.deepcopy(network).to(getattr(torch, facts["dtype"]))
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(name in facts["trained"])
     return network
+
+
+def _structure(network: nn.Module) -> dict[str, Any] | None:
+    return _structure_of(getattr(network, "spec", None))
+
+
+def _structure_of(spec: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A built-in network's options less those that only draw its first weights."""
+    return spec and {name: value for name, value in spec.items() if name not in ("init", "seed")}
 
 
 def _config(datamodel: DistilledDatamodel) -> dict[str, Any]:

@@ -24,9 +24,10 @@ from torch.utils.data import Dataset
 from ddm import augment as augmentation
 from ddm.datasets.samples import Samples
 from ddm.errors import InputError
+from ddm.fields import check_types
 from ddm.files import read_metadata, read_tensors, write_tensors
 from ddm.parameters import FlatNetwork, State, load_state, state_of
-from ddm.progress import bar
+from ddm.progress import Advance, bar
 from ddm.trajectory import Trajectory
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -61,9 +62,11 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 1 or (self.checkpoint_every or 1) < 1:
+        check_types(self)
+        every = 1 if self.checkpoint_every is None else self.checkpoint_every
+        if self.epochs < 1 or self.batch_size < 1 or every < 1:
             raise InputError("epochs, batch size and steps between checkpoints must each be at least 1.")
-        if not (0 < self.lr < math.inf and 0 <= self.momentum < 1 and self.weight_decay >= 0):
+        if not (self.lr > 0 and 0 <= self.momentum < 1 and self.weight_decay >= 0):
             raise InputError("a recipe needs lr > 0, 0 ≤ momentum < 1 and weight decay ≥ 0.")
         if self.schedule not in SCHEDULES:
             raise InputError(f"there is no schedule '{self.schedule}': use one of {', '.join(SCHEDULES)}.")
@@ -86,6 +89,7 @@ class Target:
     trajectory: θ_0 … θ_τ
     loss:       what it was trained with
     recipe:     how, if ``train`` trained it
+    data:       fingerprint of what it was trained on, if ``train`` trained it
     """
 
     def __init__(
@@ -95,9 +99,11 @@ class Target:
         loss: Loss = F.cross_entropy,
         recipe: Recipe | None = None,
         device: str | torch.device = "cpu",
+        data: str | None = None,
     ) -> None:
         trajectory.check()
-        self.device = torch.device(device)
+        self.device = device_of(device)
+        self.data = data
         self.flat = FlatNetwork(network)
         self.flat.network.to(self.device)
         self.trajectory = trajectory
@@ -110,7 +116,7 @@ class Target:
 
     @property
     def network(self) -> nn.Module:
-        """The trained network, θ_τ, in evaluation mode."""
+        """The trained network, θ_τ, in evaluation mode. Copy it before you change it."""
         return self.flat.network
 
     def state(self, t: int) -> State:
@@ -134,10 +140,7 @@ class Target:
 
     def fingerprint(self) -> str:
         """Hash of the architecture and of θ_τ with its buffers: another network or another training differs."""
-        digest = hashlib.sha256(architecture(self.network).encode())
-        for _, tensor in sorted(self.trajectory[-1].items()):
-            digest.update(tensor.cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()
+        return hashlib.sha256(f"{architecture(self.network)} {_hash(self.trajectory[-1])}".encode()).hexdigest()
 
 
 def accuracy_of(network: nn.Module, samples: Samples, batch_size: int = 512) -> float:
@@ -170,19 +173,28 @@ def train(
     """Train ``network`` from the weights it has (θ_0) and keep its trajectory.
 
     ``without`` holds positions of samples to leave out. The rest meet the network in the same order and the same
-    steps as with all of them, so that two trainings differ by the samples left out and by nothing else.
+    steps as with all of them, so that two trainings differ by the samples left out and by nothing else (but for
+    dropout, whose masks depend on the size of a batch).
     With a ``directory`` checkpoints go to disk as they are made, and a training that was killed goes on from
     its last whole epoch, to the same result. The network given is not changed.
     """
     recipe = recipe or Recipe()
     samples = Samples.of(samples)
-    training = _Training(network, samples, recipe, loss, without, directory, torch.device(device))
-    with bar("training the target", recipe.epochs) as advance:
-        for epoch in range(recipe.epochs):
-            if epoch >= training.epoch:
-                training.run_epoch()
-            advance(1)
-    return Target(training.network, training.trajectory, loss, recipe, device)
+    training = _Training(network, samples, recipe, loss, without, directory, device_of(device))
+    with bar("training the target", training.total - training.step) as advance:
+        while training.epoch < recipe.epochs:
+            training.run_epoch(advance)
+    return Target(training.network, training.trajectory, loss, recipe, device, samples.fingerprint())
+
+
+def device_of(name: str | torch.device) -> torch.device:
+    """A device that can be used here."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise InputError(f"the device '{name}' cannot be used here: use cpu.") from None
+    return device
 
 
 class _Training:
@@ -200,10 +212,10 @@ class _Training:
     ) -> None:
         self.network = copy.deepcopy(network).to(device)
         _check_fit(self.network, samples, device)
+        _check_augment(recipe.augment, samples)
+        self.initial = _hash(state_of(network))
         self.samples, self.recipe, self.loss, self.device = samples, recipe, loss, device
-        self.kept = torch.ones(len(samples), dtype=torch.bool)
-        if without is not None:
-            self.kept[torch.as_tensor(without)] = False
+        self.kept = _others(len(samples), without)
         self.optimizer = torch.optim.SGD(
             [p for p in self.network.parameters() if p.requires_grad],
             lr=recipe.lr,
@@ -217,9 +229,9 @@ class _Training:
         if self.progress_file is not None and self.progress_file.exists():
             self._resume(self.progress_file)
         else:
-            self._start()
+            self._checkpoint()
 
-    def run_epoch(self) -> None:
+    def run_epoch(self, advance: Advance) -> None:
         """One pass over the data, in an order that depends on the seed and the epoch alone."""
         seed = _epoch_seed(self.recipe.seed, self.epoch)
         generator = torch.Generator().manual_seed(seed)
@@ -229,6 +241,7 @@ class _Training:
             torch.manual_seed(seed)
             for rows in order.split(self.recipe.batch_size):
                 self._descend(rows, generator)
+                advance(1)
         self.epoch += 1
         if self.recipe.checkpoint_every is None or (self.epoch == self.recipe.epochs and not self._just_kept()):
             self._checkpoint()
@@ -251,20 +264,22 @@ class _Training:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.zero_grad()
-        value = self.loss(self.network(x.to(_dtype(self.network))), y)
+        try:
+            value = self.loss(self.network(x.to(_dtype(self.network))), y)
+        except ValueError as error:
+            raise InputError(
+                f"a batch of {len(x)} cannot be trained on: choose another batch size ({' '.join(str(error).split())})."
+            ) from None
         if not torch.isfinite(value):
             raise InputError(f"training diverged in epoch {self.epoch + 1} (loss {value.item()}): lower the lr.")
         value.backward()
         self.optimizer.step()
 
-    def _start(self) -> None:
-        """Keep θ_0, in place of what a training killed in its first epoch left."""
-        if self.trajectory.directory is not None:
-            Trajectory.open(self.trajectory.directory).truncate(0)
-        self._checkpoint()
-
     def _checkpoint(self) -> None:
-        self.trajectory.append(state_of(self.network), self.step, self.length)
+        state = state_of(self.network)
+        if not all(tensor.isfinite().all() for tensor in state.values()):
+            raise InputError(f"training diverged in epoch {self.epoch} (parameters are not finite): lower the lr.")
+        self.trajectory.append(state, self.step, self.length)
 
     def _just_kept(self) -> bool:
         return self.trajectory.steps[-1] == self.step
@@ -276,7 +291,7 @@ class _Training:
         return {
             "recipe": asdict(self.recipe),
             "data": f"{self.samples.fingerprint()} {kept}",
-            "network": architecture(self.network),
+            "network": f"{architecture(self.network)} {self.initial}",
         }
 
     def _save_progress(self, path: Path) -> None:
@@ -301,6 +316,8 @@ class _Training:
         load_state(self.network, tensors)
         self.epoch, self.step, self.length = metadata["epoch"], metadata["step"], metadata["length"]
         self.trajectory = Trajectory.open(path.parent)
+        if len(self.trajectory) < metadata["kept"]:
+            raise InputError(f"'{path.parent}' has lost checkpoints: restore them or choose another folder.")
         self.trajectory.truncate(metadata["kept"])
 
 
@@ -327,6 +344,36 @@ class Recorder:
         return Target(self.network, self.trajectory, loss, device=device)
 
 
+def loss_name(loss: Loss) -> str:
+    """What identifies a loss in files, which hold no code: torch's cross-entropy, or one of the user's own."""
+    return "cross_entropy" if loss is F.cross_entropy else f"own {getattr(loss, '__name__', type(loss).__name__)}"
+
+
+def _hash(state: State) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _others(count: int, without: np.ndarray | None) -> Tensor:
+    """Which of ``count`` samples stay ``(count,)``, given positions of those that do not."""
+    rows = np.asarray([] if without is None else without)
+    kept = np.ones(count, dtype=bool)
+    if rows.size and (rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= count):
+        raise InputError(f"there are {count} samples: those to leave out are given by position, from 0.")
+    kept[rows.astype(np.int64)] = False
+    if not kept.any():
+        raise InputError(f"all {count} samples are left out: nothing is left to train on.")
+    return torch.as_tensor(kept)
+
+
+def _check_augment(kind: str, samples: Samples) -> None:
+    if kind != "none" and len(samples.shape) != 3:
+        raise InputError(f"only images can be augmented, not inputs of shape {samples.shape}: use augment='none'.")
+
+
 def _dtype(network: nn.Module) -> torch.dtype:
     return next(network.parameters()).dtype
 
@@ -338,6 +385,8 @@ def _epoch_seed(seed: int, epoch: int) -> int:
 
 def _check_fit(network: nn.Module, samples: Samples, device: torch.device) -> None:
     """Refuse a network that cannot read the samples or has too few outputs for their classes."""
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise InputError("the network has no parameters to train.")
     x, _ = samples.batch([0])
     network.eval()
     try:

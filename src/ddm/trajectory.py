@@ -33,10 +33,14 @@ class Trajectory:
     def open(cls, directory: Path | str) -> Trajectory:
         """The trajectory that lies in a directory."""
         trajectory = cls(directory)
-        while trajectory._path(len(trajectory)).exists():
-            metadata = read_metadata(trajectory._path(len(trajectory)))
-            trajectory.steps.append(int(metadata["step"]))
-            trajectory.lengths.append(float("nan") if metadata["length"] is None else float(metadata["length"]))
+        while (path := trajectory._path(len(trajectory))).exists():
+            metadata = read_metadata(path)
+            try:
+                step, length = int(metadata["step"]), metadata["length"]
+                trajectory.lengths.append(math.nan if length is None else float(length))
+            except (KeyError, TypeError, ValueError):
+                raise InputError(f"'{path}' is not a checkpoint: restore it or make the run again.") from None
+            trajectory.steps.append(step)
         return trajectory
 
     def _path(self, t: int) -> Path:
@@ -48,6 +52,8 @@ class Trajectory:
         if self.directory is None:
             self._states.append({name: tensor.detach().cpu().clone() for name, tensor in state.items()})
         else:
+            if not self.steps:  # in place of what another training left here
+                Trajectory.open(self.directory).truncate(0)
             known = None if math.isnan(length) else length
             write_tensors(self._path(len(self)), state, {"step": step, "length": known})
         self.steps.append(step)
@@ -55,7 +61,7 @@ class Trajectory:
 
     def truncate(self, count: int) -> None:
         """Keep the first ``count`` checkpoints."""
-        for t in range(count, len(self)):
+        for t in reversed(range(count, len(self))):  # from the end, so that no gap is left if this is cut short
             if self.directory is not None:
                 self._path(t).unlink()
         del self.steps[count:], self.lengths[count:], self._states[count:]

@@ -13,28 +13,29 @@ from ddm.attribution import SIGN, Attribution
 from ddm.trace import Trace
 
 
-def describe_run(console: Console, facts: dict[str, Any], out: str) -> None:
+def console() -> Console:
+    """Standard output. Names are data, so nothing in them is taken for markup; long lines are left to the terminal."""
+    return Console(markup=False, highlight=False, soft_wrap=True)
+
+
+def describe_run(out: Console, facts: dict[str, Any], folder: str) -> None:
     """What a run holds."""
     accuracy, samples, sizes = facts["accuracy"], facts["samples"], facts["group_sizes"]
-    console.print(
-        f"[bold]{facts['network']}[/] with {facts['parameters']:,} parameters, trained on {samples['train']:,} samples "
+    out.print(
+        f"{facts['network']} with {facts['parameters']:,} parameters, trained on {samples['train']:,} samples "
         f"of {facts['data']}: {accuracy['train']:.1%} right on them, {accuracy['validation']:.1%} on "
         f"{samples['validation']:,} validation and {accuracy['test']:.1%} on {samples['test']:,} test samples."
     )
-    console.print(
+    out.print(
         f"{facts['groups']} groups of {sizes['smallest']} to {sizes['largest']} samples, distilled by "
         f"{facts['matching']} matching into {facts['synset_bytes'] / 1024:,.0f} KiB; mean alignment of the synset's "
         f"step with the pull of its group {facts['alignment']:.2f} (1 is perfect, 0 is unrelated)."
     )
     if facts["stopped"]:
-        console.print(
-            f"[yellow]{len(facts['stopped'])} groups could not be distilled[/]: {', '.join(facts['stopped'])}."
-        )
+        out.print(f"{len(facts['stopped'])} groups could not be distilled: {', '.join(facts['stopped'])}.")
     if "seconds" in facts:
-        console.print(
-            "Seconds: " + ", ".join(f"{stage} {value:.1f}" for stage, value in facts["seconds"].items()) + "."
-        )
-    console.print(f"Files: {out}")
+        out.print("Seconds: " + ", ".join(f"{stage} {value:.1f}" for stage, value in facts["seconds"].items()) + ".")
+    out.print(f"Files: {folder}")
 
 
 def effects_table(attribution: Attribution, count: int) -> Table:
@@ -52,13 +53,14 @@ def effects_table(attribution: Attribution, count: int) -> Table:
     return table
 
 
-def describe_trace(console: Console, trace: Trace) -> None:
+def describe_trace(out: Console, trace: Trace) -> None:
     """The trail from class to cluster."""
+    measured = trace.clusters.measured
     if trace.classes is not None:
         effect = trace.classes.top(1)[0][1]
-        console.print(f"Most responsible class: [bold]{trace.class_name}[/] (effect of removing it {effect:+.4g}).")
-    console.print(f"Most responsible group: [bold]{trace.group}[/] (effect of removing it {trace.effect:+.4g}).")
-    console.print(f"{trace.models} fine-tunings; searching every group takes {trace.full}. Effect {SIGN}.")
+        out.print(f"Class with the strongest effect on the {measured}: {trace.class_name} ({effect:+.4g} without it).")
+    out.print(f"Group with the strongest effect on the {measured}: {trace.group} ({trace.effect:+.4g} without it).")
+    out.print(f"{trace.models} fine-tunings; searching every group takes {trace.full}. Effect {SIGN}.")
 
 
 def predictions(logits: Tensor, classes: Sequence[str], count: int = 3) -> str:

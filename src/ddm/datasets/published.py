@@ -57,10 +57,11 @@ def finish(name: str, published: Published, *, limit: int | None, validation: fl
         return part.at_most(limit, np.random.default_rng([seed, 1])).read()
 
     training, testing = read(train), read(test)
-    return _normalised(name, training, testing if val is None else read(val), testing)
+    total = len(published.train.labels)
+    return _normalised(name, training, testing if val is None else read(val), testing, total)
 
 
-def _normalised(name: str, train: Samples, validation: Samples, test: Samples) -> Data:
+def _normalised(name: str, train: Samples, validation: Samples, test: Samples, total: int) -> Data:
     for samples in (validation, test):
         if samples.shape != train.shape or samples.raw.dtype != train.raw.dtype:
             raise InputError(
@@ -68,7 +69,8 @@ def _normalised(name: str, train: Samples, validation: Samples, test: Samples) -
                 f"{samples.shape} and {samples.raw.dtype}: make them alike."
             )
     mean, std = train.moments()
-    return Data(name, *(samples.normalised(mean, std) for samples in (train, validation, test)))
+    train, validation, test = (samples.normalised(mean, std) for samples in (train, validation, test))
+    return Data(name, train, validation, test, total)
 
 
 @dataclass(frozen=True)

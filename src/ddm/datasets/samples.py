@@ -129,10 +129,6 @@ class Samples(Dataset[tuple[Tensor, int]]):
             x = x / 255
         return (x - self._per_channel(self.mean)) / self._per_channel(self.std)
 
-    def denormalise(self, x: Tensor) -> Tensor:
-        """What the network sees ``(b, ...)`` → values on the scale 0…1 for images."""
-        return x * self._per_channel(self.std) + self._per_channel(self.mean)
-
     def _per_channel(self, values: Tensor) -> Tensor:
         return values.view(1, -1, *([1] * (self.raw.dim() - 2)))
 
@@ -146,12 +142,16 @@ class Samples(Dataset[tuple[Tensor, int]]):
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """A dataset: three splits that share classes and normalisation (the training split's)."""
+    """A dataset: three splits that share classes and normalisation (the training split's).
+
+    ``published`` is how many samples the publisher's training file holds.
+    """
 
     name: str
     train: Samples
     validation: Samples
     test: Samples
+    published: int
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -177,6 +177,8 @@ def _check(raw: Tensor, labels: Tensor, classes: Sequence[str] | None, what: str
         raise InputError(f"{what} contains NaN or infinite values: clean or drop those samples first.")
     if bool((raw == raw.flatten()[0]).all()):
         raise InputError(f"{what} is constant: every value of every input is {raw.flatten()[0].item():g}.")
+    if classes is not None and len(set(classes)) < len(classes):
+        raise InputError(f"{what} has classes of the same name: rename them.")
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or (classes is not None and high >= len(classes)):
         count = len(classes) if classes is not None else high + 1

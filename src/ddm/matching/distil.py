@@ -6,9 +6,11 @@ saved when it is done, so that a killed run goes on with the next one.
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +20,13 @@ from torch.nn import functional as F
 
 from ddm.datasets.samples import Samples
 from ddm.errors import InputError
+from ddm.files import read_json, write_json
 from ddm.gradients import group_gradients
 from ddm.matching import gradient
 from ddm.matching.blocks import Block, plan
 from ddm.matching.calibration import CHECKPOINTS, calibrated, damping, looks
 from ddm.matching.gradient import Distilled, synset_gradients
-from ddm.matching.pairs import Pair, draw
+from ddm.matching.pairs import Pair, draw, real_checkpoints
 from ddm.matching.settings import Settings
 from ddm.matching.start import start
 from ddm.partition import Partition
@@ -38,8 +41,8 @@ Matching = Callable[
 """Real gradients by checkpoint, pairs to compare and a starting point → what was distilled."""
 
 MATCHINGS: dict[str, Matching] = {
-    "reverse": gradient.match,
-    "forward": gradient.match,
+    "reverse": partial(gradient.match, sign=-1.0),
+    "forward": partial(gradient.match, sign=1.0),
 }
 
 
@@ -62,12 +65,12 @@ def distil(
 ) -> tuple[Synset, Synset | None]:
     """The synset of every group, and that of every class where groups lie within classes."""
     settings = settings or Settings()
-    if settings.matching not in MATCHINGS:
-        raise InputError(f"there is no matching '{settings.matching}': use one of {', '.join(MATCHINGS)}.")
     upper = partition.by_class()
     if upper is not None and len(upper) == len(partition):
         synset, _ = distil(target, samples, replace(partition, parents=None), settings, directory)
         return synset, _as_classes(synset, partition, upper)
+    if directory is not None:
+        _claim(directory, target, samples, partition, settings)
     work = _Distillation(target, samples, settings)
     blocks = plan(partition, work.bytes_per_group, settings.memory)
     done = [_kept(directory, number, block) for number, block in enumerate(blocks)]
@@ -79,11 +82,45 @@ def distil(
                 _keep(directory, number, done[number])
     parts = [part for block_parts in done for part in block_parts]
     clusters = Synset.join([synset for level, synset in parts if level == "cluster"], partition.names)
-    for why in clusters.stopped.values():
-        warnings.warn(why, stacklevel=2)
+    _warn(clusters, "groups", settings)
     if upper is None:
         return clusters, None
-    return clusters, Synset.join([synset for level, synset in parts if level == "class"], upper.names)
+    classes = Synset.join([synset for level, synset in parts if level == "class"], upper.names)
+    _warn(classes, "classes", settings)
+    return clusters, classes
+
+
+def _claim(directory: Path, target: Target, samples: Samples, partition: Partition, settings: Settings) -> None:
+    """Refuse a directory with parts of another distillation; say of an empty one what it is for."""
+    groups = hashlib.sha256(repr(partition.names).encode() + partition.groups.tobytes()).hexdigest()
+    identity = {
+        "target": target.fingerprint(),
+        "data": samples.fingerprint(),
+        "partition": groups,
+        "settings": asdict(settings),
+    }
+    path = directory / "identity.json"
+    if not path.exists():
+        write_json(path, identity)
+    for what, value in read_json(path).items():
+        if identity.get(what) != value:
+            raise InputError(f"'{directory}' holds parts of a matching with another {what}: choose another folder.")
+
+
+def _warn(synset: Synset, what: str, settings: Settings) -> None:
+    """Say what went wrong, once for all groups; refuse a synset that is of no use at all."""
+    if synset.stopped:
+        first = next(iter(synset.stopped.values()))
+        if len(synset.stopped) == len(synset):
+            raise InputError(f"none of the {len(synset)} {what} could be distilled: {first}")
+        warnings.warn(f"{len(synset.stopped)} of {len(synset)} {what} could not be distilled: {first}", stacklevel=3)
+    wrong = int((synset.lengths < 0).sum())
+    if wrong and settings.matching == "reverse":
+        warnings.warn(
+            f"the synsets of {wrong} of {len(synset)} {what} point the wrong way and are climbed instead of "
+            f"descended: soft labels or more steps help.",
+            stacklevel=3,
+        )
 
 
 def _as_classes(synset: Synset, partition: Partition, upper: Partition) -> Synset:
@@ -132,9 +169,10 @@ class _Distillation:
 
     def __init__(self, target: Target, samples: Samples, settings: Settings) -> None:
         self.target, self.samples, self.settings = target, samples, settings
+        _check(target, samples, settings)
         tau = len(target.trajectory) - 1
         self.pairs = draw(settings, tau)
-        self.checkpoints = sorted({real for real, _ in self.pairs}) or [0, tau]
+        self.checkpoints = real_checkpoints(settings, tau)
         vectors = len(self.checkpoints) + _COPIES
         self.bytes_per_group = vectors * target.flat.size * target.theta.element_size()
         self.damping = damping(target, samples) if settings.step_size is None else 0.0
@@ -151,13 +189,13 @@ class _Distillation:
 
     def gradients(self, partition: Partition, groups: list[int], advance: Advance) -> Tensor:
         """∇L(θ_t; D_κ) ``(B, T, P)`` of some groups at every checkpoint that is compared."""
-        members = [partition.members(group) for group in groups]
+        members = [partition.rows(group) for group in groups]
         return group_gradients(self.target, self.samples, members, self.checkpoints, advance)
 
     def synset(self, partition: Partition, groups: list[int], gradients: Tensor, advance: Advance) -> Synset:
         """The synset of some groups of a partition, from their gradients ``(B, T, P)``."""
         names = [partition.names[group] for group in groups]
-        members = [partition.members(group) for group in groups]
+        members = [partition.rows(group) for group in groups]
         starts = [start(self.target, self.samples, *pair, self.settings) for pair in zip(members, names, strict=True)]
         initial = Distilled(torch.stack([x for x, _ in starts]), torch.stack([q for _, q in starts]))
         wanted = {t: gradients[:, column] for column, t in enumerate(self.checkpoints)}
@@ -182,6 +220,7 @@ class _Distillation:
             sign = 1 if settings.matching == "reverse" else -1
             lengths = torch.full((len(names),), sign * settings.step_size * settings.finetune_steps)
         stopped = {names[row]: why for row, why in found.stopped.items()}
+        found.images[list(found.stopped)] = 0  # not the training images that they started from
         lengths = lengths.cpu() * torch.tensor([name not in stopped for name in names])
         steps = -pulls * lengths.to(pulls)[:, None]
         return Synset(
@@ -194,6 +233,19 @@ class _Distillation:
             hard=hard,
             stopped=stopped,
         )
+
+
+def _check(target: Target, samples: Samples, settings: Settings) -> None:
+    """Refuse augmentation of what is not an image, and soft targets for a loss that does not take them."""
+    if settings.augment != "none" and len(samples.shape) != 3:
+        raise InputError(f"only images can be augmented, not inputs of shape {samples.shape}: use augment='none'.")
+    outputs = target.outputs(samples.batch([0])[0])
+    if settings.labels == "soft":
+        try:
+            target.loss(outputs, outputs.softmax(1))
+        except Exception as error:  # whatever a loss of the user's own may raise
+            why = " ".join(str(error).split()) or type(error).__name__
+            raise InputError(f"the loss takes no soft targets: use labels='hard' ({why}).") from None
 
 
 def odds(partition: Partition) -> np.ndarray:

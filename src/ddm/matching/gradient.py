@@ -6,6 +6,7 @@ share θ_{t'} and nothing else, so what becomes of one does not depend on the ot
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +26,10 @@ _LARGEST = 1e3
 
 _FEW_PARAMETERS = 500_000
 """Up to which one vectorised call for all groups beats a loop over them on a CPU (bench/bench_vectorised.py)."""
+
+
+_TOGETHER = 32
+"""Synthetic samples in one vectorised call: more take more memory for their activations and hardly less time."""
 
 
 @dataclass
@@ -53,8 +58,11 @@ def synset_gradients(
 
     labels = targets.argmax(-1) if hard else targets
     if prefers_vectorised(target) if vectorised is None else vectorised:
-        gradients: Tensor = vmap(grad(loss), in_dims=(None, 0, 0))(theta, images, labels)
-        return gradients
+        with contextlib.suppress(
+            RuntimeError
+        ):  # networks that cannot be vectorised, for example by data-dependent code
+            gradients: Tensor = vmap(grad(loss), in_dims=(None, 0, 0))(theta, images, labels)
+            return gradients
     differentiable = images.requires_grad or targets.requires_grad
     theta = theta.detach().requires_grad_()
     with torch.enable_grad():
@@ -78,10 +86,14 @@ def match(
     names: Sequence[str],
     settings: Settings,
     advance: Advance = lambda amount: None,
+    *,
+    sign: float,
 ) -> Distilled:
-    """Distil B groups from ``wanted[t] (B, P)``, the real gradients at θ_t; ``advance`` counts synthetic samples."""
+    """Distil B groups from ``wanted[t] (B, P)``, the real gradients at θ_t; ``advance`` counts synthetic samples.
+
+    ``sign`` is −1 for reverse matching and +1 for forward.
+    """
     hard = settings.labels == "hard"
-    sign = -1.0 if settings.matching == "reverse" else 1.0
     distance = DISTANCES[settings.distance](target.flat)
     kept = Distilled(initial.images.clone(), initial.targets.clone())
     learned = [initial.images.clone().requires_grad_()]
@@ -89,7 +101,8 @@ def match(
         learned.append(initial.targets.clone().requires_grad_())
     limits = [_LARGEST * tensor.detach().flatten(1).abs().amax(1).clamp(min=1) for tensor in learned]
     optimizer = _optimizer(learned, settings)
-    chunks = torch.arange(len(names)).split(len(names) if prefers_vectorised(target) else 1)
+    together = max(1, _TOGETHER // settings.ipc) if prefers_vectorised(target) else 1
+    chunks = torch.arange(len(names)).split(together)
     for step, (real_at, synset_at) in enumerate(pairs):
         theta, fixed = target.at(synset_at)
         images = _augmented(learned[0], settings, step)
@@ -97,14 +110,15 @@ def match(
         distances, slopes = [], [torch.zeros_like(tensor) for tensor in learned]
         for rows in chunks:
             gradients = synset_gradients(target, theta, fixed, images[rows], targets[rows], hard=hard)
-            distances.append(distance(gradients, sign * wanted[real_at][rows].to(target.device)))
-            found = torch.autograd.grad(distances[-1].sum(), learned, retain_graph=len(chunks) > 1)
+            apart = distance(gradients, sign * wanted[real_at][rows].to(target.device))
+            found = torch.autograd.grad(apart.sum(), learned, retain_graph=images is not learned[0])
+            distances.append(apart.detach())
             for slope, part in zip(slopes, found, strict=True):
                 slope[rows] = part[rows]
         for tensor, slope in zip(learned, slopes, strict=True):
             tensor.grad = slope.nan_to_num(0.0, 0.0, 0.0)
         optimizer.step()
-        _keep(kept, learned, limits, [torch.cat(distances).detach(), *slopes], names, step, len(pairs))
+        _keep(kept, learned, limits, [torch.cat(distances), *slopes], names, step, len(pairs))
         advance(initial.images.shape[:2].numel())
     return kept
 

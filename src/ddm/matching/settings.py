@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from ddm import augment as augmentation
 from ddm.errors import InputError
+from ddm.fields import check_types
 from ddm.matching.distances import DISTANCES
 from ddm.target import Recipe
 
-PAIRINGS = ("offset", "mirror")
 _CHOICES = {
-    "pairing": PAIRINGS,
+    "matching": ("reverse", "forward"),
+    "pairing": ("offset", "mirror"),
     "distance": tuple(DISTANCES),
     "init": ("real", "noise"),
     "labels": ("soft", "hard"),
@@ -26,7 +27,8 @@ class Settings:
     matching:   reverse (the paper) or forward (its DDM-match)
     pairing:    offset (Algorithm 1: real gradients at θ_t, the synset's at θ_{t+s}) or mirror (Eq. 6: at θ_{τ−t});
                 forward matching compares both at θ_t
-    offset:     the trajectory step s, in checkpoints
+    offset:     the trajectory step s, in checkpoints; at most half of the trajectory is used
+    checkpoints: at most so many of the trajectory, evenly spaced, are those of real gradients
     distance:   layer-cosine (as dataset condensation computes it), cosine (whole vectors) or mse
     ipc:        synthetic samples a group
     init:       real (start from samples of the group) or noise
@@ -44,6 +46,7 @@ class Settings:
     matching: str = "reverse"
     pairing: str = "offset"
     offset: int = 4
+    checkpoints: int = 16
     distance: str = "layer-cosine"
     ipc: int = 1
     init: str = "real"
@@ -58,13 +61,14 @@ class Settings:
     memory: float = 2.0
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name, known in _CHOICES.items():
             if getattr(self, name) not in known:
                 raise InputError(f"there is no {name} '{getattr(self, name)}': use one of {', '.join(known)}.")
         augmentation.check(self.augment)
-        for name in ("offset", "ipc", "finetune_steps"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        for name, least in {"offset": 1, "checkpoints": 2, "ipc": 1, "finetune_steps": 1}.items():
+            if getattr(self, name) < least:
+                raise InputError(f"{name} must be at least {least}, not {getattr(self, name)}.")
         if self.steps < 0 or not self.lr > 0 or not self.memory > 0:
             raise InputError("matching needs steps ≥ 0, lr > 0 and memory > 0.")
         if self.step_size is not None and not self.step_size > 0:
@@ -88,6 +92,7 @@ def paper(dataset: str, network: str) -> tuple[Recipe, Settings]:
         labels="hard",
         augment="shift" if dataset in ("mnist", "digits") else "flip-shift",
         steps=50,
+        checkpoints=31,
         lr=0.005 if vit else 0.1,
         optimizer="sgd",
         step_size=lr,

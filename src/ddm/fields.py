@@ -1,0 +1,33 @@
+"""Checks that the fields of a dataclass hold what their annotations say, for values that come from files and people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from ddm.errors import InputError
+
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "str": ((str,), "a word"),
+    "Mapping[str, Any]": ((Mapping,), "a table of names and values"),
+}
+
+
+def check_types(instance: Any) -> None:
+    """Refuse a field of ``instance`` that is not of its type, a number that is not finite, or a seed out of range."""
+    for field in fields(instance):
+        value: Any = getattr(instance, field.name)
+        annotation = str(field.type)
+        if value is None and annotation.endswith("| None"):
+            continue
+        types, kind = _KINDS.get(annotation.removesuffix(" | None"), ((object,), ""))
+        if not isinstance(value, types) or (isinstance(value, bool) and types != (object,)):
+            raise InputError(f"{field.name} must be {kind}, not '{value}'.")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{field.name} must be finite, not {value}.")
+        if field.name == "seed" and not 0 <= getattr(instance, "seed") < 2**32:  # noqa: B009 - not every one has it
+            raise InputError(f"seed must lie in 0 to {2**32 - 1}, not {value}.")
