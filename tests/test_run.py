@@ -154,8 +154,8 @@ def killed(config, out, patch, owner, name, survived):
     ("owner", "name", "survived"),
     [
         (run, "train", 0),
-        (ddm.target.augmentation, "augment", 1),
-        (ddm.target.augmentation, "augment", 5),
+        (ddm.training.augmentation, "augment", 1),
+        (ddm.training.augmentation, "augment", 5),
         (run, "make_partition", 0),
         (run, "distil", 0),
         (MATCHINGS, "reverse", 0),
@@ -192,7 +192,7 @@ def test_a_run_killed_while_it_writes_a_file_goes_on_to_the_same_bytes(
 
 def test_a_run_killed_again_and_again_still_gets_there(config, finished, tmp_path, monkeypatch):
     for owner, name, survived in (
-        (ddm.target.augmentation, "augment", 4),
+        (ddm.training.augmentation, "augment", 4),
         (MATCHINGS, "reverse", 2),
         (run, "summary", 0),
     ):
@@ -213,7 +213,7 @@ def test_finished_blocks_and_epochs_are_not_made_again(config, tmp_path, monkeyp
         killed(config, tmp_path / "out", patch, MATCHINGS, "reverse", 3)
     assert len(matched) == 3
     with monkeypatch.context() as patch:
-        patch.setattr(ddm.target.augmentation, "augment", interrupting(None, 0))
+        patch.setattr(ddm.training.augmentation, "augment", interrupting(None, 0))
         fit(config, tmp_path / "out")
     done = set(map(str, whole)) - set(map(str, matched[3:]))
     assert 2 <= len(done) <= 3

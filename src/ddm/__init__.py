@@ -14,10 +14,12 @@ from ddm.errors import InputError
 from ddm.matching import Settings
 from ddm.objectives import Objective
 from ddm.partition import Partition
+from ddm.recipe import Recipe
 from ddm.store import load
 from ddm.synset import Synset
-from ddm.target import Recipe, Recorder, Target, train
+from ddm.target import Recorder, Target
 from ddm.trace import Trace
+from ddm.training import train
 from ddm.trajectory import Trajectory
 
 __version__ = "0.1.0"

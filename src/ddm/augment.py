@@ -17,6 +17,12 @@ def check(kind: str) -> None:
         raise InputError(f"there is no augmentation '{kind}': use one of {', '.join(KINDS)}.")
 
 
+def check_shape(kind: str, shape: tuple[int, ...]) -> None:
+    """Refuse to augment inputs that are not images ``(C, H, W)``."""
+    if kind != "none" and len(shape) != 3:
+        raise InputError(f"only images can be augmented, not inputs of shape {shape}: use augment='none'.")
+
+
 def augment(images: Tensor, kind: str, generator: torch.Generator) -> Tensor:
     """Flip each of ``(b, C, H, W)`` with probability ½ and shift it by up to an eighth, as ``kind`` says."""
     if "flip" in kind:

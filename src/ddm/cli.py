@@ -24,8 +24,9 @@ from ddm.datasets.samples import Samples
 from ddm.errors import InputError
 from ddm.files import hash_of, read_json
 from ddm.matching import Settings, paper
+from ddm.recipe import Recipe
 from ddm.run import Config
-from ddm.target import Recipe, accuracy_of
+from ddm.target import accuracy_of
 from ddm.words import console, describe_run, describe_trace, effects_table
 
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]

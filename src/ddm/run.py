@@ -21,7 +21,9 @@ from ddm.errors import InputError
 from ddm.fields import check_types
 from ddm.files import hash_of, read_json, write_json
 from ddm.matching import Settings, distil
-from ddm.target import Recipe, device_of, train
+from ddm.recipe import Recipe
+from ddm.target import device_of
+from ddm.training import train
 
 SUMMARY = "summary.json"
 

@@ -31,8 +31,9 @@ from ddm.errors import InputError
 from ddm.files import hash_of, read_json, read_metadata, read_tensors, write_json, write_tensors
 from ddm.matching import Settings
 from ddm.partition import Partition
+from ddm.recipe import Recipe
 from ddm.synset import Synset
-from ddm.target import Loss, Recipe, Target, architecture, loss_name
+from ddm.target import Loss, Target, architecture, loss_name
 from ddm.trajectory import Trajectory
 
 FORMAT = 1

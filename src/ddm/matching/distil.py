@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ddm import augment as augmentation
 from ddm.datasets.samples import Samples
 from ddm.errors import InputError
 from ddm.files import read_json, write_json
@@ -237,8 +238,7 @@ class _Distillation:
 
 def _check(target: Target, samples: Samples, settings: Settings) -> None:
     """Refuse augmentation of what is not an image, and soft targets for a loss that does not take them."""
-    if settings.augment != "none" and len(samples.shape) != 3:
-        raise InputError(f"only images can be augmented, not inputs of shape {samples.shape}: use augment='none'.")
+    augmentation.check_shape(settings.augment, samples.shape)
     outputs = target.outputs(samples.batch([0])[0])
     if settings.labels == "soft":
         try:

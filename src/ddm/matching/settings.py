@@ -8,7 +8,7 @@ from ddm import augment as augmentation
 from ddm.errors import InputError
 from ddm.fields import check_types
 from ddm.matching.distances import DISTANCES
-from ddm.target import Recipe
+from ddm.recipe import Recipe
 
 _CHOICES = {
     "matching": ("reverse", "forward"),

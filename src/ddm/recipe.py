@@ -1,0 +1,58 @@
+"""The recipe 𝒜: how a target is trained by stochastic gradient descent."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ddm import augment as augmentation
+from ddm.errors import InputError
+from ddm.fields import check_types
+
+SCHEDULES = ("constant", "cosine", "step")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the target is trained by stochastic gradient descent: with θ_0, enough to train it again exactly.
+
+    epochs:           passes over the training set
+    lr:               learning rate η_a at the start
+    batch_size:       samples a step
+    momentum:         of SGD; 0 is plain gradient descent
+    weight_decay:     of SGD
+    schedule:         constant, cosine (to zero), or step (a tenth after half, a hundredth after three quarters)
+    augment:          none, flip, shift or flip-shift
+    checkpoint_every: optimiser steps between checkpoints; None is one an epoch
+    seed:             of batch order, augmentation and dropout (a network's own seed draws θ_0)
+    """
+
+    epochs: int = 30
+    lr: float = 0.1
+    batch_size: int = 64
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+    augment: str = "none"
+    checkpoint_every: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        every = 1 if self.checkpoint_every is None else self.checkpoint_every
+        if self.epochs < 1 or self.batch_size < 1 or every < 1:
+            raise InputError("epochs, batch size and steps between checkpoints must each be at least 1.")
+        if not (self.lr > 0 and 0 <= self.momentum < 1 and self.weight_decay >= 0):
+            raise InputError("a recipe needs lr > 0, 0 ≤ momentum < 1 and weight decay ≥ 0.")
+        if self.schedule not in SCHEDULES:
+            raise InputError(f"there is no schedule '{self.schedule}': use one of {', '.join(SCHEDULES)}.")
+        augmentation.check(self.augment)
+
+    def lr_at(self, step: int, total: int) -> float:
+        """Learning rate of optimiser step ``step`` of ``total``."""
+        progress = step / total
+        if self.schedule == "cosine":
+            return self.lr * 0.5 * (1 + math.cos(math.pi * progress))
+        if self.schedule == "step":
+            return self.lr * (0.01 if progress >= 0.75 else 0.1 if progress >= 0.5 else 1.0)
+        return self.lr

@@ -1,0 +1,219 @@
+"""Training a target by its recipe: bit for bit the same for the same seed on one machine, and resumable.
+
+What an epoch draws depends on the seed and the epoch alone, so that a training that was killed goes on from its last
+whole epoch to the same result.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+from ddm import augment as augmentation
+from ddm.datasets.samples import Samples
+from ddm.errors import InputError
+from ddm.files import read_metadata, read_tensors, write_tensors
+from ddm.parameters import load_state, state_of
+from ddm.progress import Advance, bar
+from ddm.recipe import Recipe
+from ddm.target import Loss, Target, architecture, device_of, dtype_of, hash_of_state
+from ddm.trajectory import Trajectory
+
+
+def train(
+    network: nn.Module,
+    samples: Samples | Dataset[Any],
+    recipe: Recipe | None = None,
+    *,
+    loss: Loss = F.cross_entropy,
+    without: np.ndarray | None = None,
+    directory: Path | str | None = None,
+    device: str | torch.device = "cpu",
+) -> Target:
+    """Train ``network`` from the weights it has (θ_0) and keep its trajectory.
+
+    ``without`` holds positions of samples to leave out. The rest meet the network in the same order and the same
+    steps as with all of them, so that two trainings differ by the samples left out and by nothing else (but for
+    dropout, whose masks depend on the size of a batch).
+    With a ``directory`` checkpoints go to disk as they are made, and a training that was killed goes on from
+    its last whole epoch, to the same result. The network given is not changed.
+    """
+    recipe = recipe or Recipe()
+    samples = Samples.of(samples)
+    training = _Training(network, samples, recipe, loss, without, directory, device_of(device))
+    with bar("training the target", training.total - training.step) as advance:
+        while training.epoch < recipe.epochs:
+            training.run_epoch(advance)
+    return Target(training.network, training.trajectory, loss, recipe, device, samples.fingerprint())
+
+
+class _Training:
+    """One training in progress: the state an epoch starts from and ends with."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        samples: Samples,
+        recipe: Recipe,
+        loss: Loss,
+        without: np.ndarray | None,
+        directory: Path | str | None,
+        device: torch.device,
+    ) -> None:
+        self.network = copy.deepcopy(network).to(device)
+        _check_fit(self.network, samples, device)
+        augmentation.check_shape(recipe.augment, samples.shape)
+        self.initial = hash_of_state(state_of(network))
+        self.samples, self.recipe, self.loss, self.device = samples, recipe, loss, device
+        self.kept = _others(len(samples), without)
+        self.optimizer = torch.optim.SGD(
+            [p for p in self.network.parameters() if p.requires_grad],
+            lr=recipe.lr,
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+        )
+        self.total = recipe.epochs * math.ceil(len(samples) / recipe.batch_size)
+        self.epoch, self.step, self.length = 0, 0, 0.0
+        self.trajectory = Trajectory(directory)
+        self.progress_file = Path(directory) / "progress.safetensors" if directory is not None else None
+        if self.progress_file is not None and self.progress_file.exists():
+            self._resume(self.progress_file)
+        else:
+            self._checkpoint()
+
+    def run_epoch(self, advance: Advance) -> None:
+        """One pass over the data, in an order that depends on the seed and the epoch alone."""
+        seed = _epoch_seed(self.recipe.seed, self.epoch)
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(self.samples), generator=generator)
+        self.network.train()
+        with torch.random.fork_rng():  # dropout draws from the global generator
+            torch.manual_seed(seed)
+            for rows in order.split(self.recipe.batch_size):
+                self._descend(rows, generator)
+                advance(1)
+        self.epoch += 1
+        if self.recipe.checkpoint_every is None or (self.epoch == self.recipe.epochs and not self._just_kept()):
+            self._checkpoint()
+        if self.progress_file is not None:
+            self._save_progress(self.progress_file)
+
+    def _descend(self, rows: Tensor, generator: torch.Generator) -> None:
+        x, y = self.samples.batch(rows)
+        x = augmentation.augment(x, self.recipe.augment, generator)
+        kept = self.kept[rows]  # after augmenting, so that each sample is augmented as it would be with all
+        lr = self.recipe.lr_at(self.step, self.total)
+        if kept.any():
+            self._update(x[kept].to(self.device), y[kept].to(self.device), lr)
+        self.step += 1
+        self.length += lr / (1 - self.recipe.momentum)  # momentum repeats a step this often
+        if self.recipe.checkpoint_every is not None and self.step % self.recipe.checkpoint_every == 0:
+            self._checkpoint()
+
+    def _update(self, x: Tensor, y: Tensor, lr: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.zero_grad()
+        try:
+            value = self.loss(self.network(x.to(dtype_of(self.network))), y)
+        except ValueError as error:
+            raise InputError(
+                f"a batch of {len(x)} cannot be trained on: choose another batch size ({' '.join(str(error).split())})."
+            ) from None
+        if not torch.isfinite(value):
+            raise InputError(f"training diverged in epoch {self.epoch + 1} (loss {value.item()}): lower the lr.")
+        value.backward()
+        self.optimizer.step()
+
+    def _checkpoint(self) -> None:
+        state = state_of(self.network)
+        if not all(tensor.isfinite().all() for tensor in state.values()):
+            raise InputError(f"training diverged in epoch {self.epoch} (parameters are not finite): lower the lr.")
+        self.trajectory.append(state, self.step, self.length)
+
+    def _just_kept(self) -> bool:
+        return self.trajectory.steps[-1] == self.step
+
+    @functools.cached_property
+    def _identity(self) -> dict[str, Any]:
+        """What a training that goes on must have been started with."""
+        kept = hashlib.sha256(self.kept.numpy().tobytes()).hexdigest()
+        return {
+            "recipe": asdict(self.recipe),
+            "data": f"{self.samples.fingerprint()} {kept}",
+            "network": f"{architecture(self.network)} {self.initial}",
+        }
+
+    def _save_progress(self, path: Path) -> None:
+        momenta = [self.optimizer.state[p].get("momentum_buffer") for p in self.optimizer.param_groups[0]["params"]]
+        tensors = state_of(self.network) | {f"momentum.{i}": m for i, m in enumerate(momenta) if m is not None}
+        counters = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "length": self.length,
+            "kept": len(self.trajectory),
+        }
+        write_tensors(path, tensors, self._identity | counters)
+
+    def _resume(self, path: Path) -> None:
+        metadata, tensors = read_metadata(path), read_tensors(path)
+        for what, value in self._identity.items():
+            if metadata.get(what) != value:
+                raise InputError(f"'{path.parent}' holds a training with another {what}: choose another folder.")
+        for index, parameter in enumerate(self.optimizer.param_groups[0]["params"]):
+            if (momentum := tensors.pop(f"momentum.{index}", None)) is not None:
+                self.optimizer.state[parameter]["momentum_buffer"] = momentum.to(self.device)
+        load_state(self.network, tensors)
+        self.epoch, self.step, self.length = metadata["epoch"], metadata["step"], metadata["length"]
+        self.trajectory = Trajectory.open(path.parent)
+        if len(self.trajectory) < metadata["kept"]:
+            raise InputError(f"'{path.parent}' has lost checkpoints: restore them or choose another folder.")
+        self.trajectory.truncate(metadata["kept"])
+
+
+def _others(count: int, without: np.ndarray | None) -> Tensor:
+    """Which of ``count`` samples stay ``(count,)``, given positions of those that do not."""
+    rows = np.asarray([] if without is None else without)
+    kept = np.ones(count, dtype=bool)
+    if rows.size and (rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= count):
+        raise InputError(f"there are {count} samples: those to leave out are given by position, from 0.")
+    kept[rows.astype(np.int64)] = False
+    if not kept.any():
+        raise InputError(f"all {count} samples are left out: nothing is left to train on.")
+    return torch.as_tensor(kept)
+
+
+def _epoch_seed(seed: int, epoch: int) -> int:
+    digest = hashlib.sha256(f"{seed}/{epoch}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")
+
+
+def _check_fit(network: nn.Module, samples: Samples, device: torch.device) -> None:
+    """Refuse a network that cannot read the samples or has too few outputs for their classes."""
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise InputError("the network has no parameters to train.")
+    x, _ = samples.batch([0])
+    network.eval()
+    try:
+        with torch.no_grad():
+            outputs = network(x.to(device, dtype_of(network)))
+    except (RuntimeError, ValueError) as error:
+        raise InputError(
+            f"the network cannot read inputs of shape {samples.shape}: build it for this data ({error})."
+        ) from None
+    if outputs.dim() != 2 or outputs.shape[1] < len(samples.classes):
+        raise InputError(
+            f"the network gives outputs of shape {tuple(outputs.shape[1:])} but the data has "
+            f"{len(samples.classes)} classes: build it with classes={len(samples.classes)}."
+        )
