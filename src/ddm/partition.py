@@ -208,9 +208,8 @@ def _within_classes(samples: Samples, clusters: int, cut: Callable[[np.ndarray, 
     names: list[str] = []
     parents: list[int] = []
     short = []
-    for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
-        found, numbers = np.unique(cut(rows, min(clusters, len(rows))), return_inverse=True)
+    for label, rows, parts in _cuts(labels, clusters, cut):
+        found, numbers = np.unique(parts, return_inverse=True)
         groups[rows] = len(names) + numbers
         names += [f"{samples.classes[label]}/{c}" for c in range(len(found))]
         parents += [int(label)] * len(found)
@@ -223,3 +222,15 @@ def _within_classes(samples: Samples, clusters: int, cut: Callable[[np.ndarray, 
             stacklevel=3,
         )
     return Partition(groups, tuple(names), np.array(parents), samples.classes)
+
+
+def _cuts(
+    labels: np.ndarray, clusters: int, cut: Callable[[np.ndarray, int], np.ndarray]
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Each class with the positions of its samples and the cluster of each."""
+    classes = np.unique(labels)
+    with bar("clustering", len(classes)) as advance:
+        for label in classes:
+            rows = np.flatnonzero(labels == label)
+            yield label, rows, cut(rows, min(clusters, len(rows)))
+            advance(1)

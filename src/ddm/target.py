@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from ddm.datasets.samples import Samples
 from ddm.errors import InputError
 from ddm.parameters import FlatNetwork, State, load_state, state_of
+from ddm.progress import bar
 from ddm.recipe import Recipe
 from ddm.trajectory import Trajectory
 
@@ -112,9 +113,11 @@ def accuracy_of(network: nn.Module, samples: Samples, batch_size: int = 512) -> 
     """Fraction of samples that a network in evaluation mode classifies correctly."""
     device = next(network.parameters()).device
     right = 0
-    with torch.no_grad():
-        for rows in torch.arange(len(samples)).split(batch_size):
+    parts = torch.arange(len(samples)).split(batch_size)
+    with torch.no_grad(), bar("measuring accuracy", len(parts)) as advance:
+        for rows in parts:
             x, y = samples.batch(rows)
+            advance(1)
             right += int((network(x.to(device, dtype_of(network))).argmax(1).cpu() == y).sum())
     return right / len(samples)
 

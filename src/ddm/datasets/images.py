@@ -18,6 +18,7 @@ from torch import Tensor
 from ddm.datasets.places import reason
 from ddm.datasets.samples import Samples
 from ddm.errors import InputError
+from ddm.progress import bar
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -59,9 +60,11 @@ class Images:
     def __getitem__(self, rows: np.ndarray, /) -> Samples:
         """Decoded samples of these rows ``(m,)``."""
         raw = np.empty((len(rows), self.form.channels, self.form.height, self.form.width), np.uint8)
-        for position, row in enumerate(rows.tolist()):
-            with _opened(self.sources, row, self.what) as (image, name):
-                raw[position] = _decode(image, self.form, name)
+        with bar(f"reading {self.what}", len(rows)) as advance:
+            for position, row in enumerate(rows.tolist()):
+                with _opened(self.sources, row, self.what) as (image, name):
+                    raw[position] = _decode(image, self.form, name)
+                advance(1)
         samples = Samples.make(raw, self.labels[rows], self.classes, what=self.what)
         return replace(samples, origin=torch.from_numpy(rows))
 
