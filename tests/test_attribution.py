@@ -95,6 +95,11 @@ def test_an_effect_is_the_objective_without_the_group_minus_with_all(datamodel, 
     np.testing.assert_array_equal(found.W, -found.matrix)
 
 
+def test_no_effect_is_zero_and_not_minus_zero(datamodel, digits):
+    found = datamodel.attribute(digits.test[0], lambda outputs, baseline, labels: torch.ones(()))
+    assert not np.signbit(found.matrix).any()
+
+
 def test_the_fitted_model_passes_through_the_values_of_leave_one_out(datamodel, digits):
     found = datamodel.attribute(digits.test[3], "logits")
     present = 1 - np.eye(len(found))

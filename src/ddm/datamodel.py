@@ -169,7 +169,7 @@ class DistilledDatamodel:
         weights = np.concatenate([[1.0], weights])
         fit = least_squares(everything, values, weights)
         matrix, errors = np.full((2, len(partition), values.shape[1]), np.nan)
-        matrix[usable], errors[usable] = -fit.W, fit.errors
+        matrix[usable], errors[usable] = 0.0 - fit.W, fit.errors  # not −W, which makes zero negative
         outputs = asked.output_names(partition.classes, values.shape[1])
         return Attribution(
             names=tuple(partition.names[k] for k in chosen),

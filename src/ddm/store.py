@@ -8,7 +8,7 @@
     synset-class.safetensors       that of every class
     parts/                         finished parts of a run that is not complete
 
-It holds no training images.
+It holds no file of training images, but a synset that started from real images (the default) can show them.
 """
 
 from __future__ import annotations
