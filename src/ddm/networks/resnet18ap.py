@@ -22,8 +22,8 @@ Size = tuple[int, int]
 class ResNet18AP(Network):
     """A 3×3 convolution, eight residual blocks in four stages, the mean over the map, a linear classifier.
 
-    `width` is the channels of the first stage, doubled by each later one; `norm` is one of batch, instance,
-    group.
+    `width` is the channels of the first stage, doubled by each later one; `norm` is one of batch, instance (as dataset
+    condensation has it), group (which trains worse here).
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class ResNet18AP(Network):
         classes: int = 10,
         *,
         width: int = 64,
-        norm: str = "group",
+        norm: str = "instance",
         init: str = "kaiming",
         seed: int = 0,
     ) -> None:
