@@ -43,11 +43,14 @@ class Counterfactuals:
         removed = self._checked(removed)
         if self.synset.steps > 1:
             return torch.stack([self._finetuned(row) for row in removed])
-        used = removed.any(0).nonzero()[:, 0]
-        directions = self._kept_directions()[used] if self._fits(len(self.synset)) else self._steps_of(used)
+        if self._fits(len(self.synset)):
+            directions = self._kept_directions()
+        else:
+            used = removed.any(0)
+            removed, directions = removed[:, used], self._steps_of(used.nonzero()[:, 0])
         if (removed.sum(1) == 1).all():
-            return self.target.theta + directions[removed[:, used].int().argmax(1)]
-        return self.target.theta + removed[:, used].to(directions) @ directions
+            return self.target.theta + directions[removed.int().argmax(1)]
+        return self.target.theta + removed.to(directions) @ directions
 
     def network(self, removed: np.ndarray | Tensor) -> nn.Module:
         """The model without the groups of ``removed (K,)``, as a plain network in evaluation mode."""
