@@ -33,6 +33,11 @@ def test_a_full_search_looks_at_every_group(datamodel, digits):
     assert found.class_name is None
 
 
+def test_groups_that_are_whole_classes_are_searched_once(target, digits):
+    datamodel = ddm.DistilledDatamodel.fit(target, digits.train, partition="class", steps=3)
+    assert datamodel.trace(digits.test[0]).models == 10
+
+
 def test_groups_that_cut_across_classes_are_searched_in_full(target, digits):
     groups = np.arange(len(digits.train)) % 5
     datamodel = ddm.DistilledDatamodel.fit(target, digits.train, partition=groups, steps=3)

@@ -115,7 +115,8 @@ class DistilledDatamodel:
         """The class and then the cluster most responsible, by L + C fine-tunings; ``full`` searches every group."""
         batch = self._batch(question)
         clusters = designs.leave_one_out(len(self.partition))
-        if full or self._classes is None or self.partition.parents is None:
+        upper_level = self.partition.by_class()
+        if full or self._classes is None or upper_level is None or len(upper_level) == len(self.partition):
             found = self._attribute(self._clusters, self.partition, clusters, batch, objective, "uniform")
             return Trace(None, found, len(self.partition))
         models, classes = self._level("class")
