@@ -43,7 +43,7 @@ def test_the_group_located_for_a_sample_matters_more_than_a_random_one(truth):
     true, found = ((outputs.softmax(-1) - base).square().sum(-1) for outputs in (retrained, datamodel.outputs(x)))
     located = true.gather(0, found.argmax(0)[None]).mean()
     oracle_fraction = (located - true.mean()) / (true.amax(0).mean() - true.mean())
-    assert oracle_fraction > 0.6
+    assert oracle_fraction > 0.4  # a random group scores 0; the starting images of three seeds gave 0.61 to 0.79
 
 
 def test_without_a_class_its_samples_lose_the_most_probability(truth):
