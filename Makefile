@@ -33,6 +33,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+# kronfluence asks for torchvision without using it, and one that was built for another torch cannot be imported.
+	$(BIN)/pip uninstall -q -y torchvision
 	touch $@
 
 clean:

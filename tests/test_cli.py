@@ -121,7 +121,7 @@ def npz(tmp_path_factory):
 
 def test_fit_says_what_the_run_holds(fitted):
     answer, out = fitted
-    assert answer.json == read_json(out / "summary.json") | {"run": "run"}
+    assert answer.json == read_json(out / "summary.json") | {"run": "run", "audit": None}
     assert answer.json["groups"] == len(ddm.load(out).partition) == 20
     assert read_json(out / "manifest.json")["complete"]
 
@@ -129,14 +129,14 @@ def test_fit_says_what_the_run_holds(fitted):
 def test_attribute_says_what_the_library_says(run, opened):
     datamodel, data = opened
     answer = process("attribute", run, "--index", 3, "--index", 5, "--json", cwd=run.parent)
-    assert answer.json == datamodel.attribute(data.test[[3, 5]]).to_dict()
+    assert answer.json == datamodel.attribute(data.test[[3, 5]]).to_dict() | {"audit": None}
     assert "raises" in answer.json["sign"]
 
 
 def test_trace_says_what_the_library_says(command, run, opened):
     datamodel, data = opened
     answer = command("trace", run, "--index", 0, "--json")
-    assert answer.json == datamodel.trace(data.test[0]).to_dict()
+    assert answer.json == datamodel.trace(data.test[0]).to_dict() | {"audit": None}
 
 
 def test_unlearn_writes_the_network_that_the_library_gives(command, run, opened):
@@ -190,7 +190,7 @@ def test_the_whole_split_is_asked_about_without_an_index(command, run, opened):
     datamodel, data = opened
     for split in ("train", "validation", "test"):
         answer = command("attribute", run, "--objective", "accuracy", "--split", split, "--json")
-        assert answer.json == datamodel.attribute(data.split(split), "accuracy").to_dict()
+        assert answer.json == datamodel.attribute(data.split(split), "accuracy").to_dict() | {"audit": None}
 
 
 def test_every_option_of_attribute_reaches_the_library(command, run, opened):
@@ -200,15 +200,15 @@ def test_every_option_of_attribute_reaches_the_library(command, run, opened):
     expected = datamodel.attribute(
         data.test[[1]], "probabilities", design="random", perturbations=70, beta="removed", seed=3
     )
-    assert answer.json == expected.on("7").to_dict()
+    assert answer.json == expected.on("7").to_dict() | {"audit": None}
     answer = command("attribute", run, "--index", 1, "--level", "class", "--json")
-    assert answer.json == datamodel.attribute(data.test[1], level="class").to_dict()
+    assert answer.json == datamodel.attribute(data.test[1], level="class").to_dict() | {"audit": None}
 
 
 def test_trace_searches_every_group_if_asked(command, run, opened):
     datamodel, data = opened
     answer = command("trace", run, "--index", 4, "--objective", "loss", "--full", "--json")
-    assert answer.json == datamodel.trace(data.test[4], "loss", full=True).to_dict()
+    assert answer.json == datamodel.trace(data.test[4], "loss", full=True).to_dict() | {"audit": None}
     assert answer.json["fine_tunings"] == 20
 
 
@@ -247,7 +247,7 @@ def test_a_run_saved_from_python_is_asked_with_the_name_of_its_data(command, npz
     datamodel = ddm.DistilledDatamodel.fit(target, data.train, partition="class", steps=1)
     datamodel.save(tmp_path / "run")
     answer = command("attribute", "run", "--data", name, "--index", 0, "--json")
-    assert answer.json == datamodel.attribute(data.test[0]).to_dict()
+    assert answer.json == datamodel.attribute(data.test[0]).to_dict() | {"audit": None}
     refuses(command("attribute", "run", "--index", 0), "--data")
     refuses(command("attribute", "run", "--index", 0, "--data", "digits"), "other training data")
 

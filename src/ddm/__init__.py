@@ -8,6 +8,7 @@ dm.trace(data.test[12])
 
 from ddm import datasets, networks, objectives
 from ddm.attribution import Attribution
+from ddm.audit import Audit
 from ddm.datamodel import DistilledDatamodel
 from ddm.datasets.samples import Data, Samples
 from ddm.errors import InputError
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Attribution",
+    "Audit",
     "Data",
     "DistilledDatamodel",
     "InputError",

@@ -1,4 +1,4 @@
-"""The command line: ``ddm demo``, ``fit``, ``attribute``, ``trace``, ``unlearn``.
+"""The command line: ``ddm demo``, ``fit``, ``attribute``, ``trace``, ``unlearn``, ``audit``.
 
 With ``--json`` standard output holds one JSON document and nothing else; progress and notes go to standard error. What
 the user got wrong is one sentence on standard error and exit code 2.
@@ -7,6 +7,7 @@ the user got wrong is one sentence on standard error and exit code 2.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import warnings
 from dataclasses import replace
@@ -27,7 +28,7 @@ from ddm.matching import Settings, paper
 from ddm.recipe import Recipe
 from ddm.run import Config
 from ddm.target import accuracy_of
-from ddm.words import console, describe_run, describe_trace, effects_table
+from ddm.words import console, describe_audit, describe_run, describe_trace, effects_table, trust
 
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """Of the click that typer uses, which newer ones carry with them."""
@@ -58,7 +59,7 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Train, distil, attribute and trace on scikit-learn's digits, and tell what came out."""
-    found = demos.demo(out, _with_seed(Config(recipe=Recipe(epochs=20), device=device), seed))
+    found = demos.demo(out, _with_seed(Config(recipe=Recipe(epochs=20, lr=0.05), clusters=5, device=device), seed))
     if as_json:
         _print_json(found)
     else:
@@ -134,11 +135,12 @@ def fit(
         )
         wanted = _with_seed(wanted, seed, given=_pairs(setting, "setting"))
     out = out or Path("runs") / wanted.data.replace(":", "-").replace("/", "-")
-    _, _, facts = runs.fit(wanted, out)
+    datamodel, _, facts = runs.fit(wanted, out)
     if as_json:
-        _print_json(facts | {"run": str(out)})
+        _print_json(facts | {"run": str(out)} | _audited(datamodel))
     else:
         describe_run(console(), facts, str(out))
+        console().print(trust(datamodel.audited))
 
 
 @app.command()
@@ -175,9 +177,10 @@ def attribute(
     if plot is not None:
         plots.save(found.plot(top), plot)
     if as_json:
-        _print_json(found.to_dict())
+        _print_json(found.to_dict() | _audited(datamodel))
     else:
         console().print(effects_table(found, top))
+        console().print(trust(datamodel.audited))
 
 
 @app.command()
@@ -197,9 +200,10 @@ def trace(
     datamodel, question = _open(run, data, root, device, split, index)
     found = datamodel.trace(question, objective, full=full)
     if as_json:
-        _print_json(found.to_dict())
+        _print_json(found.to_dict() | _audited(datamodel))
     else:
         describe_trace(console(), found)
+        console().print(trust(datamodel.audited))
 
 
 @app.command()
@@ -231,13 +235,92 @@ def unlearn(
         },
     }
     if as_json:
-        _print_json(facts)
+        _print_json(facts | _audited(datamodel))
         return
     say = console().print
     say(f"Without {', '.join(facts['removed'])}:")
     for split, value in facts["accuracy"].items():
         say(f"  {split} accuracy {value['before']:.2%} → {value['after']:.2%}")
     say(f"Model: {out} (read it with ddm.networks.load)")
+    say(trust(datamodel.audited))
+
+
+@app.command()
+def audit(
+    run: Run,
+    retrain: Annotated[int, typer.Option(min=2, help="Groups to retrain without.")] = 10,
+    seeds: Annotated[int, typer.Option(min=2, help="Batch orders of each retraining, the target's own first.")] = 2,
+    unions: Annotated[
+        int | None, typer.Option(min=0, help="Unions of half of the groups to retrain without; default as many.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write the picture here (png, svg, pdf).")] = None,
+    data: DataName = None,
+    root: Root = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """How far a run can be trusted: its answers against really retraining without some groups."""
+    if plot is not None:
+        plots.picture_kind(plot)
+    datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
+    found = runs.audit(run, datamodel, dataset, retrain=retrain, unions=unions, seeds=seeds, seed=seed)
+    if plot is not None:
+        plots.save(found.plot(), plot)
+    if as_json:
+        _print_json(found.to_dict())
+    else:
+        describe_audit(console(), found)
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="fidelity, ablation, comparison, … (a wrong name lists them all).")],
+    data: Annotated[str, typer.Option(help="digits, mnist, cifar10, …")] = "digits",
+    root: Root = None,
+    model: Annotated[str, typer.Option(help="convnet, alexnet, resnet18ap or simplevit.")] = "convnet",
+    limit: Annotated[int | None, typer.Option(help="At most this many samples in each split.")] = None,
+    size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,
+    clusters: Annotated[int | None, typer.Option(help="Clusters a class.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training set.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Batch orders of each retraining.")] = None,
+    tests: Annotated[int | None, typer.Option(help="Test samples that are asked about.")] = None,
+    unions: Annotated[int | None, typer.Option(help="Unions of half of the groups to retrain without.")] = None,
+    scale: Annotated[
+        str, typer.Option(help="quick (under 30 minutes on 2 cores), paper (its full settings) or tiny.")
+    ] = "quick",
+    out: Annotated[Path | None, typer.Option(help="Folder of the results; default benchmarks/DATA.")] = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Make a table or figure of the paper, or one of ours, beside the alternatives and real retraining."""
+    from ddm import bench as benches
+
+    setup = benches.preset(data, model, scale)
+    given = {
+        "limit": limit,
+        "size": size,
+        "clusters": clusters,
+        "orders": seeds,
+        "tests": tests,
+        "unions": unions,
+    }
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    recipe = setup.recipe if epochs is None else replace(setup.recipe, epochs=epochs)
+    changes |= {
+        "root": root,
+        "seed": seed,
+        "recipe": replace(recipe, seed=seed),
+        "settings": replace(setup.settings, seed=seed),
+    }
+    setup = replace(setup, **changes)
+    out = out or Path("benchmarks") / data.replace(":", "-").replace("/", "-")
+    found = benches.run(name, setup, out, _command(root))
+    if as_json:
+        _print_json(found)
+    else:
+        console().print((out / f"{name}.md").read_text(encoding="utf-8"))
+        console().print(f"Files: {out / name}.json, {out / name}.md")
 
 
 @app.callback(invoke_without_command=True)
@@ -278,6 +361,17 @@ def _fail(sentence: str) -> NoReturn:
 
 def _print_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False))
+
+
+def _command(root: str | None) -> str:
+    """What was typed, with the dataset's folder left to whoever types it again."""
+    words = ["data" if word == root else word for word in sys.argv[1:]]
+    return shlex.join(["ddm", *words])
+
+
+def _audited(datamodel: DistilledDatamodel) -> dict[str, Any]:
+    """What an audit found, for JSON documents; None without one."""
+    return {"audit": datamodel.audited.to_dict() if datamodel.audited is not None else None}
 
 
 def _open(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -16,10 +18,12 @@ from torch.utils.data import Dataset
 from ddm import designs
 from ddm import partition as partitions
 from ddm.attribution import Attribution, least_squares
+from ddm.audit import Audit, audit
 from ddm.counterfactual import Counterfactuals
 from ddm.datasets.samples import Samples
 from ddm.designs import Weights
 from ddm.errors import InputError
+from ddm.exact import Exact, Retrain
 from ddm.matching import Settings, distil
 from ddm.objectives import Measure, Objective, resolve
 from ddm.partition import Features, Group, Partition
@@ -40,6 +44,8 @@ class DistilledDatamodel:
     settings:     how they were distilled
     data:         fingerprint of the training set
     config:       what replays the run, if the command line made it
+    samples:      the training set, where it is at hand; no file of a run holds it
+    audited:      what an audit of it found
     """
 
     def __init__(
@@ -51,9 +57,11 @@ class DistilledDatamodel:
         settings: Settings,
         data: str,
         config: dict[str, Any] | None = None,
+        samples: Samples | None = None,
+        audited: Audit | None = None,
     ) -> None:
         self.target, self.partition, self.settings, self.data = target, partition, settings, data
-        self.config = config
+        self.config, self.samples, self.audited = config, samples, audited
         self.synset, self.class_synset = synset, class_synset
         self._clusters = Counterfactuals(target, synset)
         self._classes = Counterfactuals(target, class_synset) if class_synset is not None else None
@@ -85,7 +93,7 @@ class DistilledDatamodel:
         groups = make_partition(target, samples, partition, clusters, features, settings.seed)
         parts = Path(directory) if directory is not None else None
         synset, class_synset = distil(target, samples, groups, settings, parts)
-        return cls(target, groups, synset, class_synset, settings, samples.fingerprint())
+        return cls(target, groups, synset, class_synset, settings, samples.fingerprint(), samples=samples)
 
     def attribute(
         self,
@@ -139,6 +147,59 @@ class DistilledDatamodel:
         if removed is None:
             removed = designs.leave_one_out(len(self.partition))
         return self._clusters.outputs(removed, x)
+
+    def audit(
+        self,
+        test: Samples | Dataset[Any],
+        train: Samples | Dataset[Any] | None = None,
+        *,
+        retrain: int = 10,
+        unions: int | None = None,
+        seeds: int = 2,
+        validation: Samples | Dataset[Any] | None = None,
+        by: Retrain | None = None,
+        directory: Path | str | None = None,
+        workers: int | None = None,
+        seed: int = 0,
+    ) -> Audit:
+        """How far this datamodel can be trusted: its answers against really retraining without some groups.
+
+        test:       samples that are asked about (at most 200 of them are used)
+        train:      the training set, for a datamodel that was loaded
+        retrain:    groups to retrain without, drawn from all ranges of predicted effects
+        unions:     random unions of half of the groups to retrain without (default: as many)
+        seeds:      batch orders of each retraining, the target's own first
+        validation: samples whose mean loss is asked about (default: those of ``test``)
+        by:         ``by(rows, order)`` trains again without the samples at ``rows`` and returns the network; for
+                    targets of a loop of your own
+        directory:  where retrained models are kept, so that a killed audit goes on
+        workers:    processes, one thread each (default: as many as cores)
+        """
+        asked = _few(Samples.of(test), 200, seed)
+        valid = asked if validation is None else _few(Samples.of(validation), 500, seed)
+        with contextlib.ExitStack() as stack:
+            kept = directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="ddm-audit-"))
+            exact = Exact(self.target, self._training_set(train), kept, retrain=by, workers=workers)
+            self.audited = audit(
+                self._clusters,
+                self.partition,
+                exact,
+                asked,
+                valid,
+                groups=retrain,
+                unions=unions,
+                orders=seeds,
+                seed=seed,
+            )
+        return self.audited
+
+    def _training_set(self, train: Samples | Dataset[Any] | None) -> Samples:
+        samples = self.samples if train is None else Samples.of(train)
+        if samples is None:
+            raise InputError("retraining needs the training set: give it as train=….")
+        if samples.fingerprint() != self.data:
+            raise InputError("this is another training set than the datamodel was made with.")
+        return samples
 
     def save(self, path: Path | str) -> None:
         """Write a run directory that ``ddm.load`` and the command line read."""
@@ -248,6 +309,13 @@ def make_partition(
     if partition == "class":
         return partitions.classwise(samples)
     raise InputError(f"there is no partition '{partition}': use kmeans, class, sequence or your own groups.")
+
+
+def _few(samples: Samples, count: int, seed: int) -> Samples:
+    """At most ``count`` of some samples, drawn at random."""
+    if len(samples) <= count:
+        return samples
+    return samples[np.sort(np.random.default_rng(seed).choice(len(samples), count, replace=False))]
 
 
 def changed(settings: Settings, changes: dict[str, Any]) -> Settings:

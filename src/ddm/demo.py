@@ -10,22 +10,24 @@ from rich.console import Console
 
 from ddm import plots
 from ddm import run as runs
+from ddm.audit import Audit
 from ddm.datamodel import DistilledDatamodel
 from ddm.datasets.samples import Samples
 from ddm.run import Config
-from ddm.words import describe_run, predictions
+from ddm.words import describe_audit, describe_run, predictions
 
 _REMOVED = 3
 """Groups that are removed together, the strongest drivers of a prediction."""
 
 
 def demo(out: Path, config: Config) -> dict[str, Any]:
-    """Train, distil, attribute and trace, and find the story of one wrong and one right prediction."""
+    """Train, distil, audit, attribute and trace, and find the story of one wrong and one right prediction."""
     datamodel, data, facts = runs.fit(config, out)
+    audit = runs.audit(out, datamodel, data, retrain=8, unions=4, seeds=2, seed=config.recipe.seed)
     stories = {
         title: _story(datamodel, data.test, index, out) for title, index in _examples(datamodel, data.test).items()
     }
-    return {"run": str(out), "summary": facts, "examples": stories}
+    return {"run": str(out), "summary": facts, "audit": audit.to_dict(), "examples": stories}
 
 
 def tell(console: Console, found: dict[str, Any]) -> None:
@@ -33,6 +35,8 @@ def tell(console: Console, found: dict[str, Any]) -> None:
     out = found["run"]
     console.print("THE MODEL")
     describe_run(console, found["summary"], out)
+    console.print("\nHOW FAR TO TRUST IT")
+    describe_audit(console, Audit.from_dict(found["audit"]))
     for title, story in found["examples"].items():
         console.print(f"\n{title.upper()}: test image {story['index']}")
         console.print(f"It is a {story['label']}; the model says {story['said']} ({story['prediction']}).")
@@ -50,6 +54,7 @@ def tell(console: Console, found: dict[str, Any]) -> None:
     console.print("\nWHAT TO TRY NEXT")
     console.print(f"ddm trace {out} --index {index}")
     console.print(f"ddm attribute {out} --objective loss --split validation")
+    console.print(f"ddm audit {out} --retrain 20 --seeds 3")
     console.print(f"ddm unlearn {out} --remove 3/7 --out model.safetensors")
     console.print("ddm fit mnist --root data/mnist --limit 5000 --out runs/mnist")
 

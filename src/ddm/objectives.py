@@ -130,6 +130,24 @@ def _loss(loss: Loss) -> Measure:
     return lambda outputs, baseline, labels: loss(outputs, labels)
 
 
+def distillation(student: Tensor) -> Objective:
+    """How hard a model is to follow for a student with fixed logits ``(n, L)``: the mean of KL(teacher ‖ student).
+
+    The counterfactual is the teacher. Lower is easier to follow: a negative effect means that removing the group helps.
+    """
+    fixed = student.detach().log_softmax(-1)
+
+    def measure(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
+        if outputs.shape != fixed.shape:
+            raise InputError(
+                f"the student's logits of shape {tuple(fixed.shape)} do not fit outputs of shape "
+                f"{tuple(outputs.shape)}: give its logits for the samples asked about."
+            )
+        return F.kl_div(fixed.to(outputs), outputs.log_softmax(-1), log_target=True, reduction="batchmean")
+
+    return Objective("distillation", measure, "divergence of the student from it, KL(teacher ‖ student)")
+
+
 OBJECTIVES: dict[str, Objective] = {
     objective.name: objective
     for objective in (

@@ -24,10 +24,25 @@ _PATIENCE = 2.0
 """Seconds of work before a bar appears: shorter work shows nothing."""
 
 
+_silent = 0
+"""How many blocks ask for no bars."""
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """No bars within this block: one further out shows the progress."""
+    global _silent
+    _silent += 1
+    try:
+        yield
+    finally:
+        _silent -= 1
+
+
 @contextmanager
 def bar(description: str, total: float) -> Iterator[Advance]:
     """A bar for ``total`` units of work, of any size, on a terminal; the function it yields moves it on."""
-    if not sys.stderr.isatty():
+    if _silent or not sys.stderr.isatty():
         yield lambda amount: None
         return
     progress = Progress(

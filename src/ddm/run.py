@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ddm import datasets, networks, store
+from ddm.audit import Audit
 from ddm.datamodel import DistilledDatamodel, make_partition
 from ddm.datasets.samples import Data
 from ddm.errors import InputError
@@ -109,7 +110,7 @@ def fit(config: Config, out: Path) -> tuple[DistilledDatamodel, Data, dict[str, 
     synset, upper = distil(target, data.train, partition, config.settings, out / store.PARTS)
     clock.lap("matching")
     datamodel = DistilledDatamodel(
-        target, partition, synset, upper, config.settings, data.train.fingerprint(), config.to_dict()
+        target, partition, synset, upper, config.settings, data.train.fingerprint(), config.to_dict(), data.train
     )
     facts = summary(datamodel, data) | {"seconds": clock.laps}
     write_json(out / SUMMARY, facts)
@@ -132,7 +133,25 @@ def open_run(
         data = load_data(_config_of(run, name), root)
     if data.train.fingerprint() != datamodel.data:
         raise InputError(f"the run '{run}' was made with other training data than '{data.name}' holds now.")
+    datamodel.samples = data.train
     return datamodel, data
+
+
+def audit(
+    run: Path, datamodel: DistilledDatamodel, data: Data, *, retrain: int, unions: int | None, seeds: int, seed: int
+) -> Audit:
+    """Audit a run and keep what was found in it; one that was killed goes on."""
+    found = datamodel.audit(
+        data.test,
+        validation=data.validation,
+        retrain=retrain,
+        unions=unions,
+        seeds=seeds,
+        directory=run / store.EXACT,
+        seed=seed,
+    )
+    store.save_audit(found, run)
+    return found
 
 
 def load_data(config: Config, root: str | None = None) -> Data:

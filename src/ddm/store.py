@@ -6,6 +6,8 @@
     partition.safetensors          the group of each training sample
     synset.safetensors             the synset of every group
     synset-class.safetensors       that of every class
+    audit.json                     how far it can be trusted, once ddm audit has measured it
+    exact/                         models retrained without groups
     parts/                         finished parts of a run that is not complete
 
 It holds no file of training images, but a synset that started from real images (the default) can show them.
@@ -26,6 +28,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ddm import networks
+from ddm.audit import Audit
 from ddm.datamodel import DistilledDatamodel
 from ddm.errors import InputError
 from ddm.files import hash_of, read_json, read_metadata, read_tensors, write_json, write_tensors
@@ -39,7 +42,7 @@ from ddm.trajectory import Trajectory
 FORMAT = 1
 
 MANIFEST, CONFIG = "manifest.json", "config.json"
-TRAJECTORY, PARTS = "trajectory", "parts"
+TRAJECTORY, PARTS, EXACT, AUDIT = "trajectory", "parts", "exact", "audit.json"
 PARTITION, SYNSET, CLASS_SYNSET = "partition.safetensors", "synset.safetensors", "synset-class.safetensors"
 
 
@@ -59,6 +62,8 @@ def save(datamodel: DistilledDatamodel, run: Path) -> None:
         datamodel.class_synset.save(run / CLASS_SYNSET)
     files = [name for name in (PARTITION, SYNSET, CLASS_SYNSET) if (run / name).exists()]
     write_json(run / MANIFEST, manifest(datamodel) | {"files": {name: hash_of(run / name) for name in files}})
+    if datamodel.audited is not None:
+        save_audit(datamodel.audited, run)
     shutil.rmtree(run / PARTS, ignore_errors=True)
 
 
@@ -130,6 +135,7 @@ def _load(
         Settings(**facts["settings"]),
         facts["data"],
         read_json(run / CONFIG),
+        audited=load_audit(run),
     )
 
 
@@ -162,6 +168,21 @@ def writable(run: Path) -> None:
         raise InputError(f"cannot make the folder '{run}' ({error.strerror}): choose another --out.") from None
     if not os.access(run, os.W_OK | os.X_OK):
         raise InputError(f"cannot write into '{run}': choose another --out.")
+
+
+def save_audit(audit: Audit, run: Path) -> None:
+    """Keep what an audit found of the synset in a run."""
+    write_json(run / AUDIT, audit.to_dict() | {"of": hash_of(run / SYNSET)})
+
+
+def load_audit(run: Path) -> Audit | None:
+    """What an audit found of the synset in a run, unless there was none or the synset is another one since."""
+    if not (run / AUDIT).exists():
+        return None
+    values = read_json(run / AUDIT)
+    if isinstance(values, dict) and values.get("of") != hash_of(run / SYNSET):
+        return None
+    return Audit.from_dict(values)
 
 
 def save_partition(partition: Partition, path: Path) -> None:

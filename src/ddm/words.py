@@ -10,6 +10,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ddm.attribution import SIGN, Attribution
+from ddm.audit import Audit
 from ddm.trace import Trace
 
 
@@ -61,6 +62,55 @@ def describe_trace(out: Console, trace: Trace) -> None:
         out.print(f"Class with the strongest effect on the {measured}: {trace.class_name} ({effect:+.4g} without it).")
     out.print(f"Group with the strongest effect on the {measured}: {trace.group} ({trace.effect:+.4g} without it).")
     out.print(f"{trace.models} fine-tunings; searching every group takes {trace.full}. Effect {SIGN}.")
+
+
+def describe_audit(out: Console, audit: Audit) -> None:
+    """How far a datamodel can be trusted."""
+    single, many = len(audit.groups), audit.unions
+    for run, figures in audit.figures.items():
+        table = Table(title=f"Against retraining, {run}: {RUNS[run]}")
+        table.add_column("figure")
+        for heading in ("datamodel", "95 % interval", "retraining", "ceiling"):
+            table.add_column(heading, justify="right")
+        for name, figure in figures.items():
+            table.add_row(
+                name,
+                _number(figure["value"]),
+                f"{_number(figure['low'])} to {_number(figure['high'])}",
+                _number(figure["retrain"]),
+                _number(figure["ceiling"]),
+            )
+        out.print(table)
+    for name, meaning in MEANINGS.items():
+        out.print(f"{name}: {meaning}")
+    out.print("retraining: what another retraining scores. ceiling: what the effect without noise would score.")
+    out.print(
+        f"{audit.trainings} retrainings of {audit.seconds:.1f} s: without each of {single} groups, without {many} "
+        f"unions of half of the groups, and with all, in {audit.orders} batch orders; {audit.samples[0]} test and "
+        f"{audit.samples[1]} validation samples. Predicted effects have {audit.size:.2f} of their true size."
+    )
+    out.print(trust(audit))
+
+
+def trust(audit: Audit | None) -> str:
+    """One line on how far the answers can be trusted, for every command that answers."""
+    if audit is None:
+        return "Not audited: ddm audit RUN says how far this can be trusted."
+    return f"Audit: {audit.sentence}"
+
+
+RUNS = {"same run": "the target's batch order", "other run": "other batch orders"}
+
+MEANINGS = {
+    "oracle_fraction": "finding the group that matters most (1 always, 0 as by chance)",
+    "rho": "order of groups by their effect on a prediction (1 the same, 0 unrelated)",
+    "rho_global": "order of groups by their effect on the validation loss",
+    "lds": "order of unions of groups by their effect on a prediction",
+}
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
 
 
 def predictions(logits: Tensor, classes: Sequence[str], count: int = 3) -> str:

@@ -75,7 +75,7 @@ def test_size_is_a_number_of_pixels(size):
 
 @pytest.mark.parametrize(
     ("name", "option"),
-    [("digits", "root"), ("digits", "size"), ("mnist", "size"), ("npz:a.npz", "size"), ("folder:a", "root")],
+    [("digits", "root"), ("npz:a.npz", "root"), ("folder:a", "root")],
 )
 def test_options_a_dataset_cannot_use_are_refused_not_ignored(name, option):
     with refused(name, f"--{option}"):

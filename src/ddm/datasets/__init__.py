@@ -22,7 +22,10 @@ MAX_SIZE = 4096
 
 @dataclass(frozen=True)
 class _Dataset:
-    """How a dataset is read, and which of ``path``, ``root`` and ``size`` its reader takes."""
+    """How a dataset is read, and which of ``path``, ``root`` and ``size`` its reader takes.
+
+    Images whose reader takes no ``size`` are resized after reading.
+    """
 
     read: Callable[..., Published]
     takes: tuple[str, ...] = ()
@@ -69,10 +72,11 @@ def load(
     dataset, path = _find(name)
     given = {"path": path, "root": root, "size": size}
     for option, value in given.items():
-        if value is not None and option not in dataset.takes:
+        if value is not None and option not in (*dataset.takes, "size"):
             raise InputError(f"{name} does not take a {option}: leave out --{option}.")
     published = dataset.read(**{option: given[option] for option in dataset.takes})
-    return finish(name, published, limit=limit, validation=validation, seed=seed)
+    after = size if "size" not in dataset.takes else None
+    return finish(name, published, limit=limit, validation=validation, seed=seed, size=after)
 
 
 def _find(name: str) -> tuple[_Dataset, str | None]:

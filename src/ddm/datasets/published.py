@@ -40,7 +40,9 @@ class Published:
     test: Split | None = None
 
 
-def finish(name: str, published: Published, *, limit: int | None, validation: float, seed: int) -> Data:
+def finish(
+    name: str, published: Published, *, limit: int | None, validation: float, seed: int, size: int | None = None
+) -> Data:
     """Three splits with one normalisation. A lone published validation split serves as the test split."""
     train = _Part.of(published.train, f"{name} train")
     held_out = [split for split in (published.validation, published.test) if split is not None]
@@ -54,7 +56,8 @@ def finish(name: str, published: Published, *, limit: int | None, validation: fl
         train, val = train.carve(validation, np.random.default_rng([seed, 0]), "validation")
 
     def read(part: _Part) -> Samples:
-        return part.at_most(limit, np.random.default_rng([seed, 1])).read()
+        samples = part.at_most(limit, np.random.default_rng([seed, 1])).read()
+        return samples if size is None else samples.resized(size)
 
     training, testing = read(train), read(test)
     total = len(published.train.labels)

@@ -13,6 +13,7 @@ from typing import Any, overload
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from ddm.errors import InputError
@@ -89,6 +90,16 @@ class Samples(Dataset[tuple[Tensor, int]]):
     def normalised(self, mean: Tensor, std: Tensor) -> Samples:
         """The same samples, read with this mean and standard deviation per channel ``(C,)``."""
         return replace(self, mean=mean, std=std)
+
+    def resized(self, size: int) -> Samples:
+        """The same images in ``size`` × ``size`` pixels: averaged where there are fewer, interpolated else."""
+        if self.raw.dim() != 4:
+            raise InputError(f"inputs of shape {self.shape} are not images: leave out --size.")
+        smaller = size <= min(self.shape[1:])
+        how: dict[str, Any] = {"mode": "area"} if smaller else {"mode": "bilinear", "antialias": True}
+        parts = [F.interpolate(part.float(), (size, size), **how) for part in self.raw.split(1024)]
+        pixels = torch.cat(parts)
+        return replace(self, raw=pixels.round().to(torch.uint8) if self.raw.dtype == torch.uint8 else pixels)
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the stored values per channel, each ``(C,)``."""

@@ -1,0 +1,258 @@
+"""The audit: how far a datamodel can be trusted, measured by really retraining without a few groups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ddm import designs
+from ddm.counterfactual import Counterfactuals
+from ddm.datasets.samples import Samples
+from ddm.effects import Asked, Effects, predicted, retrained
+from ddm.errors import InputError
+from ddm.exact import Exact, group_rows
+from ddm.fidelity import FIGURES, ceilings, scored, values
+from ddm.fields import check_types
+from ddm.partition import Partition
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+SAME, OTHER = "same run", "other run"
+"""Truth from the target's own batch order, and from others."""
+
+_KEYS = ("value", "low", "high", "retrain", "ceiling")
+"""Of each figure."""
+
+_NOTHING = np.array([], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit found.
+
+    figures:   by run (same run, other run) and figure: value, low and high (95 % bootstrap), retrain (what another
+               retraining scores), ceiling (what the noise-free effect would score; rank figures only)
+    size:      mean size of the predicted effects over that of the true ones
+    groups:    names of the groups that were retrained without
+    unions:    random unions of half of the groups that were retrained without
+    orders:    batch orders of each
+    samples:   test samples, and validation samples, that were asked about
+    trainings: retrainings it took, and ``seconds`` each on one thread
+    """
+
+    figures: Mapping[str, Mapping[str, Mapping[str, float | None]]]
+    size: float
+    groups: tuple[str, ...]
+    unions: int
+    orders: int
+    samples: tuple[int, int]
+    trainings: int
+    seconds: float
+
+    @property
+    def sentence(self) -> str:
+        """What this datamodel can be trusted for, and what not."""
+        return verdict(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values, the sentence included."""
+        return asdict(self) | {"sentence": self.sentence}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Audit:
+        """From what ``to_dict`` gave."""
+        try:
+            known = {name: values[name] for name in cls.__dataclass_fields__}
+            audit = cls(**known | {"groups": tuple(known["groups"]), "samples": tuple(known["samples"])})
+            _check(audit)
+            return audit
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            raise InputError(
+                f"this is not an audit ({str(error).rstrip('.')}): make it again with ddm audit."
+            ) from None
+
+    def plot(self) -> Picture:
+        """Each figure with its interval, beside another retraining and the ceiling."""
+        from ddm import plots
+
+        return plots.audit(self)
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def _check(audit: Audit) -> None:
+    """Refuse fields that do not hold what they should, for audits that come from files."""
+    check_types(audit)
+    tests, validation = audit.samples
+    if {type(name) for name in audit.groups} - {str} or not isinstance(tests, int) or not isinstance(validation, int):
+        raise ValueError("groups must be names and samples two numbers")
+    for run, figures in audit.figures.items():
+        if run not in (SAME, OTHER) or set(figures) != set(FIGURES):
+            raise ValueError(f"'{run}' must be a run with the figures {', '.join(FIGURES)}")
+        for figure in figures.values():
+            numbers = [figure[key] for key in _KEYS]
+            if not all(number is None or math.isfinite(number) for number in numbers):
+                raise ValueError("figures must be finite")
+    verdict(audit)
+
+
+def audit(
+    models: Counterfactuals,
+    partition: Partition,
+    exact: Exact,
+    test: Samples,
+    validation: Samples,
+    *,
+    groups: int = 10,
+    unions: int | None = None,
+    orders: int = 2,
+    seed: int = 0,
+) -> Audit:
+    """Retrain without ``groups`` single groups and ``unions`` random unions, with ``orders`` batch orders each."""
+    if min(groups, len(partition), orders) < 2 or (unions is not None and unions < 0):
+        raise InputError("an audit needs at least 2 groups to retrain without and 2 batch orders (--retrain, --seeds).")
+    count = groups if unions is None else unions
+    together = designs.random(len(partition), max(1, count), seed=seed)[:count]
+    everything = Asked(test, validation, np.arange(len(partition)), together)
+    found = predicted(models, everything)
+    chosen = stratified(found.shift.mean(1), min(groups, len(partition)), seed)
+    asked = Asked(test, validation, chosen, together)
+    removals = [_NOTHING, *group_rows(partition, asked.removed)]
+    exact.make(removals, range(orders))
+    true = [retrained(exact, partition, asked, order) for order in range(orders)]
+    return Audit(
+        figures=compared(found.of(chosen), true, seed),
+        size=float(np.abs(found.margin[chosen]).mean() / max(np.abs(true[0].margin).mean(), 1e-12)),
+        groups=tuple(partition.names[k] for k in chosen),
+        unions=len(together),
+        orders=orders,
+        samples=(len(test), len(validation)),
+        trainings=len({rows.tobytes() for rows in removals}) * orders,  # a union may be a single group
+        seconds=exact.seconds(removals),
+    )
+
+
+def compared(found: Effects, true: list[Effects], seed: int = 0) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Figures of predicted effects against each kind of run, beside another retraining's and the ceiling.
+
+    true: from the target's own batch order first, then from others
+    """
+    same, *others = true
+    ceiling = ceilings(true)
+    table = {
+        SAME: _row(found, [same], [others[0]] if others else [], ceiling, seed),
+    }
+    if others:
+        witnesses = [others[i - 1] if len(others) > 1 else same for i in range(len(others))]
+        table[OTHER] = _row(found, others, witnesses, ceiling, seed)
+    return table
+
+
+def _row(
+    found: Effects, true: list[Effects], witnesses: list[Effects], ceiling: Mapping[str, float], seed: int
+) -> dict[str, dict[str, float | None]]:
+    """Figures against each of some retrainings, averaged; ``witnesses`` are the other retrainings to compare with."""
+    mine = [scored(found, one, seed=seed) for one in true]
+    theirs = [values(witness, one) for witness, one in zip(witnesses, true, strict=False)]
+    return {
+        name: {
+            "value": _mean([one[name].value for one in mine]),
+            "low": _mean([one[name].low for one in mine]),
+            "high": _mean([one[name].high for one in mine]),
+            "retrain": _mean([one[name] for one in theirs]),
+            "ceiling": _number(ceiling.get(name, np.nan)),
+        }
+        for name in FIGURES
+    }
+
+
+def stratified(effects: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
+    """``count`` of the groups, one at random from each of as many ranges of their predicted effects ``(K,)``."""
+    generator = np.random.default_rng(seed)
+    strata = np.array_split(np.argsort(effects, kind="stable"), count)
+    return np.sort([int(generator.choice(stratum)) for stratum in strata])
+
+
+def verdict(audit: Audit) -> str:
+    """One sentence: what the audited datamodel can be trusted for, and what not."""
+    figures = audit.figures[SAME]
+    judged = {
+        what: _judged(figures[name], share)
+        for what, (name, share) in _USES.items()
+        if figures[name]["value"] is not None
+    }
+    parts = [] if judged else ["nothing could be measured, so retrain without more groups"]
+    for opening, wanted in _OPENINGS.items():
+        uses = [f"{what} ({_beside(_USES[what][0], figures)})" for what, how in judged.items() if how == wanted]
+        if uses:
+            parts.append(f"{opening} {_listed(uses)}")
+    if not 0.5 <= audit.size <= 2:
+        parts.append(f"its effects are {audit.size:.2g} of their true size, so read their order, not their numbers")
+    sentence = "; ".join(parts)
+    return sentence[:1].upper() + sentence[1:] + "."
+
+
+_OPENINGS = {
+    "trust it to": "yes",
+    "do not trust it to": "no",
+    "more retrainings are needed to say whether it can": "unsure",
+    "two retrainings do not agree with each other here, so fewer and larger groups are needed to": "noise",
+}
+"""How a sentence begins for what a datamodel can, cannot, may and nothing could be trusted for."""
+
+_NOISE = 0.1
+"""Below this another retraining says nothing, and nothing can be asked of a datamodel."""
+
+_USES = {
+    "find the group behind a prediction": ("oracle_fraction", 0.75),
+    "order all groups by their effect on a prediction": ("rho", 0.5),
+    "order groups by their effect on the validation loss": ("rho_global", 0.5),
+    "say what removing many groups at once does": ("lds", 0.5),
+}
+"""What users do, the figure that speaks for it, and the share that is enough of what another retraining scores
+(``oracle_fraction``) or of the ceiling."""
+
+
+def _judged(figure: Mapping[str, float | None], share: float) -> str:
+    """yes if the whole interval lies above chance and the value reaches enough of the reference; no, unsure, noise."""
+    value, low, high = (figure[name] for name in ("value", "low", "high"))
+    reference = figure["ceiling"] if figure["ceiling"] is not None else figure["retrain"]
+    assert value is not None
+    if figure["retrain"] is not None and figure["retrain"] < _NOISE:
+        return "noise"
+    enough = share * max(reference or 0.0, 0.0)
+    if figure["retrain"] is not None:
+        enough = min(enough, figure["retrain"])
+    if low is not None and low > 0 and value >= enough:
+        return "yes"
+    if low is None or high is None or (value >= enough and value > 0) or high >= max(enough, _NOISE):
+        return "unsure"
+    return "no"
+
+
+def _beside(name: str, figures: Mapping[str, Mapping[str, float | None]]) -> str:
+    figure = figures[name]
+    text = f"{name} {figure['value']:.2f}"
+    if figure["retrain"] is not None:
+        text += f", another retraining {figure['retrain']:.2f}"
+    if figure["ceiling"] is not None:
+        text += f", ceiling {figure['ceiling']:.2f}"
+    return text
+
+
+def _listed(items: list[str]) -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+def _mean(values: list[float]) -> float | None:
+    return _number(float(np.mean(values))) if values else None
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

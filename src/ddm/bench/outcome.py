@@ -1,0 +1,47 @@
+"""What a method says of a problem and what it cost, as a file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from ddm.effects import Effects
+from ddm.files import read_metadata, read_tensors, write_tensors
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a method took.
+
+    offline: seconds before the first question
+    query:   seconds a test sample
+    bytes:   kept between questions
+    """
+
+    offline: float = 0.0
+    query: float = 0.0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The effects a method predicts, or why it cannot, and what it cost."""
+
+    effects: Effects | None
+    cost: Cost
+    reason: str = ""
+
+    def save(self, path: Path) -> None:
+        """Write it, whole or not at all."""
+        arrays = vars(self.effects) if self.effects is not None else {}
+        tensors = {name: torch.as_tensor(values) for name, values in arrays.items()}
+        write_tensors(path, tensors, {"cost": asdict(self.cost), "reason": self.reason})
+
+    @classmethod
+    def load(cls, path: Path) -> Outcome:
+        """Read what ``save`` wrote."""
+        arrays = {name: tensor.numpy() for name, tensor in read_tensors(path).items()}
+        facts = read_metadata(path)
+        return cls(Effects(**arrays) if arrays else None, Cost(**facts["cost"]), facts["reason"])

@@ -1,0 +1,50 @@
+"""Removing a share of the training data in the order a method gives, and retraining: what is left of the accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ddm.bench.problem import NOTHING, Problem
+from ddm.bench.report import Row
+
+
+def least_useful(effect: np.ndarray) -> np.ndarray:
+    """Groups by their effect on the validation loss ``(K,)``: first those whose removal lowers it most."""
+    return np.argsort(effect, kind="stable")
+
+
+def first_rows(problem: Problem, order: np.ndarray, share: float) -> np.ndarray:
+    """Positions of the first ``share`` of the samples in an order of groups; the last group is cut at random."""
+    generator = np.random.default_rng(problem.setup.seed)
+    rows = np.concatenate([generator.permutation(problem.partition.rows(group)) for group in order])
+    return np.sort(rows[: round(share * len(problem.train))])
+
+
+def random_rows(problem: Problem, share: float) -> np.ndarray:
+    """Positions of a random ``share`` of the samples."""
+    generator = np.random.default_rng([problem.setup.seed, 11])
+    return np.sort(generator.permutation(len(problem.train))[: round(share * len(problem.train))])
+
+
+def accuracies(
+    problem: Problem, removals: Mapping[str, Mapping[str, np.ndarray]], orders: Sequence[int]
+) -> dict[str, Row]:
+    """Test accuracy without the rows of each removal, by method and column, mean and spread over batch orders."""
+    everything = [NOTHING, *(rows for columns in removals.values() for rows in columns.values())]
+    problem.exact.make(everything, orders)
+    table = {}
+    for method, columns in removals.items():
+        row: Row = {}
+        for column, rows in {"0 %": NOTHING, **columns}.items():
+            values = [_accuracy(problem, rows, order) for order in orders]
+            row |= {column: 100 * float(np.mean(values)), f"{column} spread": 100 * float(np.std(values))}
+        table[method] = row
+    return table
+
+
+def _accuracy(problem: Problem, rows: np.ndarray, order: int) -> float:
+    x, y = problem.data.test.batch()
+    outputs = problem.exact.outputs([rows], order, x)[0]
+    return float((outputs.argmax(1) == y).double().mean())

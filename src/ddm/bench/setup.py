@@ -1,0 +1,149 @@
+"""What a benchmark is run on, and the presets: small ones that finish within half an hour, and the paper's own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from ddm.errors import InputError
+from ddm.matching import Settings, paper
+from ddm.recipe import Recipe
+
+SCALES = ("quick", "paper", "tiny")
+
+_ELSEWHERE = ("root",)
+"""Parts of a setup that do not change results."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The problem a benchmark is run on.
+
+    data, root, limit, size: the dataset, where its files are, samples a split, pixels to resize to
+    model, options, recipe:  the target and how it is trained
+    partition, clusters:     how the training set is split into groups
+    tests, validation:       test samples that are asked about, and validation samples
+    unions:                  random unions of half of the groups, for lds
+    orders:                  batch orders of each retraining, the target's own first
+    settings:                how DDM distils
+    noise:                   norm a pixel of the noise on a fifth of the groups
+    seed:                    of everything
+    """
+
+    data: str = "digits"
+    root: str | None = None
+    limit: int | None = None
+    size: int | None = None
+    model: str = "convnet"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    recipe: Recipe = field(default_factory=Recipe)
+    partition: str = "kmeans"
+    clusters: int = 5
+    tests: int = 100
+    validation: int = 300
+    unions: int = 16
+    orders: int = 2
+    settings: Settings = field(default_factory=Settings)
+    noise: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.orders < 2:
+            raise InputError(f"a benchmark needs at least 2 batch orders (--seeds), not {self.orders}.")
+        if min(self.clusters, self.tests, self.validation, self.unions) < 1:
+            raise InputError("clusters, test samples, validation samples and unions must each be at least 1.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    def key(self) -> str:
+        """A short name for these settings, wherever the files are."""
+        return _hash({name: value for name, value in asdict(self).items() if name not in _ELSEWHERE})
+
+    def training_key(self) -> str:
+        """A short name for what decides the trained target alone."""
+        parts = ["data", "limit", "size", "model", "options", "recipe", "seed"]
+        if self.noise:
+            parts += ["noise", "partition", "clusters"]
+        return _hash({name: value for name, value in asdict(self).items() if name in parts})
+
+
+_QUICK: dict[str, dict[str, Any]] = {
+    "digits": {
+        "options": {"width": 16, "depth": 2},
+        "recipe": Recipe(epochs=20, lr=0.1, batch_size=64),
+        "clusters": 3,
+    },
+    "mnist": {
+        "limit": 3000,
+        "size": 14,
+        "options": {"width": 16, "depth": 2},
+        "recipe": Recipe(epochs=15, lr=0.1, batch_size=128),
+        "orders": 3,
+        "unions": 20,
+    },
+    "cifar10": {
+        "limit": 3000,
+        "size": 16,
+        "options": {"width": 16, "depth": 3},
+        "recipe": Recipe(epochs=12, lr=0.05, batch_size=64),
+    },
+    "cifar100": {
+        "limit": 2000,
+        "size": 16,
+        "options": {"width": 16, "depth": 3},
+        "recipe": Recipe(epochs=12, lr=0.1, batch_size=64),
+        "clusters": 1,
+        "unions": 8,
+    },
+    "tiny-imagenet": {
+        "limit": 2000,
+        "size": 16,
+        "options": {"width": 16, "depth": 3},
+        "recipe": Recipe(epochs=12, lr=0.1, batch_size=64),
+        "clusters": 1,
+        "unions": 8,
+    },
+}
+
+_TINY: dict[str, Any] = {
+    "limit": 120,
+    "options": {"width": 4, "depth": 1},
+    "recipe": Recipe(epochs=2, lr=0.1, batch_size=32),
+    "clusters": 1,
+    "tests": 6,
+    "validation": 12,
+    "unions": 3,
+    "settings": Settings(steps=2, checkpoints=2, offset=1),
+}
+
+_SMALL: dict[str, dict[str, Any]] = {
+    "alexnet": {"width": 16},
+    "resnet18ap": {"width": 8},
+    "simplevit": {"dim": 32, "depth": 2},
+}
+"""Options of other networks in quick presets."""
+
+
+def preset(data: str, model: str = "convnet", scale: str = "quick") -> Setup:
+    """The setup of a dataset and a network at a scale."""
+    if scale == "paper":
+        recipe, settings = paper(data, model)
+        return Setup(
+            data=data, model=model, recipe=recipe, clusters=10, tests=20, validation=1000, unions=100, settings=settings
+        )
+    if scale not in SCALES:
+        raise InputError(f"there is no scale '{scale}': use one of {', '.join(SCALES)}.")
+    chosen = _TINY if scale == "tiny" else _QUICK.get(data, {"limit": 2000})
+    setup = replace(Setup(data=data, model=model), **chosen)
+    if model != "convnet":
+        setup = replace(setup, options=_SMALL.get(model, {}))
+    return setup
+
+
+def _hash(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,0 +1,159 @@
+"""Exact unlearning 𝒰: really retraining from θ_0 without some samples, by the same recipe. The ground truth.
+
+Each retrained model is saved as soon as it exists under a name that says what it was trained from and without, so that
+work that was killed goes on, and nothing is trained twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ddm import engine
+from ddm.datasets.samples import Samples
+from ddm.errors import InputError
+from ddm.files import read_metadata, read_tensors, write_tensors
+from ddm.parameters import State, state_of
+from ddm.partition import Partition
+from ddm.recipe import Recipe
+from ddm.target import Loss, Target, architecture, hash_of_state, loss_name
+from ddm.training import train
+
+Retrain = Callable[[np.ndarray, int], nn.Module]
+"""``retrain(rows, order)``: the network trained again without the training samples at ``rows``, with batch order 0 (the
+target's own), 1, 2, …"""
+
+
+class Exact:
+    """Retrained models of a target, made on demand.
+
+    target:    what is retrained; its θ_0 and recipe are used again
+    samples:   what it was trained on
+    directory: where models are kept
+    retrain:   how, for a training loop of the user's own
+    workers:   processes, one thread each (default: as many as cores)
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        samples: Samples,
+        directory: Path | str,
+        *,
+        retrain: Retrain | None = None,
+        workers: int | None = None,
+    ) -> None:
+        if retrain is None and target.recipe is None:
+            raise InputError(
+                "this target was trained by a loop of your own: give audit(…, by=) or Exact(…, retrain=) a function of "
+                "(positions of the samples to leave out, number of the batch order) that trains again and returns the "
+                "network."
+            )
+        self.target, self.samples = target, samples
+        self.directory = Path(directory).absolute()  # processes stay in the folder that they were started in
+        self.retrain, self.workers = retrain, workers
+        self._origin = _origin(target, samples, retrain)
+
+    def make(self, removals: Sequence[np.ndarray], orders: Sequence[int]) -> None:
+        """Retrain without the rows of each removal, with each batch order, unless it was done before."""
+        jobs: dict[Path, _Job] = {}
+        retrain = self._trainer()
+        for order in orders:
+            for rows in removals:
+                path = self._path(rows, order)
+                if not path.exists():
+                    jobs[path] = _Job(path, np.sort(rows), order, retrain)
+        for _ in engine.each(_do, list(jobs.values()), workers=self.workers, what="retraining"):
+            pass
+
+    def states(self, removals: Sequence[np.ndarray], order: int = 0) -> Iterator[State]:
+        """Parameters and buffers of the model without each removal's rows."""
+        self.make(removals, [order])
+        for rows in removals:
+            yield read_tensors(self._path(rows, order))
+
+    def outputs(self, removals: Sequence[np.ndarray], order: int, x: Tensor) -> Tensor:
+        """Logits ``(M, n, L)`` for inputs ``x (n, ...)`` without each of M removals' rows."""
+        return torch.stack([self._forward(state, x) for state in self.states(removals, order)])
+
+    def seconds(self, removals: Sequence[np.ndarray], order: int = 0) -> float:
+        """Mean time of these retrainings, each on one thread, as measured when they were made."""
+        self.make(removals, [order])
+        return float(np.mean([read_metadata(self._path(rows, order))["seconds"] for rows in removals]))
+
+    def bytes(self, removals: Sequence[np.ndarray], order: int = 0) -> int:
+        """What these models take on disk."""
+        return sum(self._path(rows, order).stat().st_size for rows in removals)
+
+    def _forward(self, state: State, x: Tensor) -> Tensor:
+        flat, device = self.target.flat, self.target.device
+        state = {name: tensor.to(device) for name, tensor in state.items()}
+        theta, fixed = flat.vector(state), flat.fixed(state)
+        with torch.no_grad():
+            return torch.cat([flat(theta, fixed, part.to(device)) for part in x.split(512)]).cpu()
+
+    def _trainer(self) -> Retrain:
+        target = self.target
+        if self.retrain is not None or target.recipe is None:
+            assert self.retrain is not None
+            return self.retrain
+        start = target.flat.module(*target.at(0))
+        return _Recipe(start, self.samples, target.recipe, target.loss, str(target.device))
+
+    def _path(self, rows: np.ndarray, order: int) -> Path:
+        text = json.dumps([self._origin, order, np.sort(rows).tolist()])
+        return self.directory / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.safetensors"
+
+
+def group_rows(partition: Partition, removed: np.ndarray) -> list[np.ndarray]:
+    """Positions of the samples that each perturbation ``removed (M, K)`` takes away."""
+    return [np.flatnonzero(row[partition.groups]) for row in removed]
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """Retrains a network by its recipe, keeping the target's batches and dropping the samples that are left out."""
+
+    network: nn.Module
+    samples: Samples
+    recipe: Recipe
+    loss: Loss
+    device: str
+
+    def __call__(self, rows: np.ndarray, order: int) -> nn.Module:
+        recipe = replace(self.recipe, seed=self.recipe.seed + order)
+        return train(self.network, self.samples, recipe, loss=self.loss, without=rows, device=self.device).network
+
+
+@dataclass(frozen=True)
+class _Job:
+    path: Path
+    rows: np.ndarray
+    order: int
+    retrain: Retrain
+
+
+def _do(job: _Job) -> None:
+    started = time.perf_counter()
+    network = job.retrain(job.rows, job.order)
+    write_tensors(job.path, state_of(network), {"seconds": time.perf_counter() - started})
+
+
+def _origin(target: Target, samples: Samples, retrain: Retrain | None) -> list[str]:
+    """What a retrained model was made from, as text that can be compared."""
+    if retrain is None:
+        how = json.dumps(asdict(target.recipe), sort_keys=True) if target.recipe is not None else ""
+        start = hash_of_state(target.trajectory[0])
+    else:
+        how = f"own {getattr(retrain, '__qualname__', type(retrain).__qualname__)}"
+        start = target.fingerprint()
+    network = [architecture(target.network), str(target.network), *target.flat.shapes]  # the last are what is trained
+    return [*network, loss_name(target.loss), start, how, samples.fingerprint()]

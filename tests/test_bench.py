@@ -1,0 +1,190 @@
+"""Every benchmark to its end on a tiny problem, and through kills to the same result."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+import ddm
+from ddm import bench
+from ddm.bench import located, noise, removal, unlearning
+from ddm.bench.methods import TITLES, find
+from ddm.bench.outcome import Outcome
+from ddm.bench.problem import NOTHING, Problem, with_noise
+from ddm.bench.report import Report, cell
+from ddm.effects import Effects
+from ddm.fidelity import FIGURES
+
+COSTS = ("seconds", "trainings", "query_ms", "seconds of one training")
+"""What differs between two runs that found the same."""
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    return tmp_path_factory.mktemp("benchmarks")
+
+
+@pytest.fixture(scope="module")
+def problem(out):
+    return Problem(bench.preset("digits", scale="tiny"), out / "work")
+
+
+def without_costs(value):
+    if isinstance(value, dict):
+        return {key: without_costs(part) for key, part in value.items() if key not in COSTS}
+    return [without_costs(part) for part in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", bench.BENCHES)
+def test_every_benchmark_runs_to_its_end_and_writes_what_it_found(name, out):
+    found = bench.run(name, bench.preset("digits", scale="tiny"), out, "ddm bench")
+    assert json.loads((out / f"{name}.json").read_text()) == json.loads(json.dumps(found, allow_nan=False))
+    page = (out / f"{name}.md").read_text()
+    assert all(str(row["title"]) in page for row in found["rows"])
+    assert len({row["method"] for row in found["rows"]}) == len(found["rows"])
+    again = bench.run(name, bench.preset("digits", scale="tiny"), out, "ddm bench")
+    assert without_costs(again) == without_costs(found)
+
+
+def test_fidelity_has_a_row_for_every_method_with_every_figure(out):
+    found = bench.run("fidelity", bench.preset("digits", scale="tiny"), out)
+    rows = {row["method"]: row for row in found["rows"]}
+    assert set(rows) == set(TITLES) - {"ddm-sequence"}
+    for row in rows.values():
+        for figure in FIGURES:
+            assert np.isfinite(row[figure])
+            assert row[f"{figure}_low"] <= row[f"{figure}_high"]
+            assert np.isfinite(row[f"retrain_{figure}"])
+            assert np.isfinite(row[f"other_{figure}"])
+        assert row["ceiling_rho"] == found["reference"]["ceiling_rho"]
+        assert row["seconds"] > 0
+        assert row["bytes"] >= 0
+    assert rows["retrain"]["rho"] == rows["ddm"]["retrain_rho"]
+
+
+def test_a_method_that_cannot_run_says_so_in_its_row(problem, tmp_path, monkeypatch):
+    def refuse(question):
+        raise ddm.baselines.CannotRun("it cannot.")
+
+    monkeypatch.setitem(ddm.baselines.BASELINES, "tracin", refuse)
+    outcome = find(problem, "tracin")
+    outcome.save(tmp_path / "one.safetensors")
+    assert Outcome.load(tmp_path / "one.safetensors") == outcome
+    assert bench.fidelity.row(problem, "tracin", outcome)["reason"] == "it cannot."
+
+
+def test_the_truth_locates_the_best_group_and_chance_gains_nothing():
+    rng = np.random.default_rng(0)
+    true = Effects(rng.random((5, 40)), rng.normal(size=(5, 40)), rng.normal(size=5), np.ones((2, 40)), np.zeros(40))
+    assert all(located.located(true, true)[f"dist_{i}_gained"] == pytest.approx(1) for i in (1, 2, 3))
+    assert all(located.chance(true)[f"dist_{i}_gained"] == pytest.approx(0) for i in (1, 2, 3))
+    assert located.best(true)["dist_1"] == pytest.approx(100 * true.shift.max(0).mean())
+    loss = np.log1p(np.exp(-true.margin))
+    assert located.best(true)["dist_2"] == pytest.approx(loss.max(0).mean())
+
+
+def test_data_go_in_the_order_of_groups_and_to_the_exact_count(problem):
+    order = np.arange(len(problem.partition))[::-1]
+    rows = removal.first_rows(problem, order, 0.35)
+    assert len(rows) == len(set(rows)) == round(0.35 * len(problem.train))
+    sizes = problem.partition.sizes[order]
+    whole = order[np.cumsum(sizes) <= len(rows)]
+    assert set(problem.rows_of(whole)) <= set(rows)
+    assert set(removal.first_rows(problem, order, 0.1)) <= set(rows)
+    assert removal.least_useful(np.array([0.2, -0.3, 0.1])).tolist() == [1, 2, 0]
+
+
+def test_removing_nothing_gives_the_targets_own_accuracy(problem):
+    table = removal.accuracies(problem, {"one": {"10 %": removal.random_rows(problem, 0.1)}}, [0])
+    assert table["one"]["0 %"] == pytest.approx(100 * problem.target.accuracy(problem.data.test))
+    assert len(NOTHING) == 0
+
+
+def test_noise_has_its_norm_and_lies_on_whole_groups(problem):
+    samples = ddm.Samples.make(np.full((6, 1, 20, 20), 0.5) + np.eye(20) * 0.1, np.arange(6) % 2)
+    noisy = with_noise(samples, np.array([1, 4]), 0.1, seed=0)
+    change = (noisy.raw - samples.raw).flatten(1).square().mean(1).sqrt()
+    assert change.tolist() == pytest.approx([0, 0.1, 0, 0, 0.1, 0], abs=1e-6)
+    changed = problem.changed(noise=0.1)
+    differ = (changed.train.raw != problem.train.raw).flatten(1).any(1).numpy()
+    assert (differ == changed.noisy_groups[problem.partition.groups]).all()
+    assert 0.2 <= differ.mean() < 0.45
+    assert changed.target.fingerprint() != problem.target.fingerprint()
+
+
+def test_detection_is_perfect_where_removing_noisy_groups_lowers_the_loss_most():
+    is_noisy, effect = np.array([True, False, True, False]), np.array([-0.3, 0.1, -0.2, 0.0])
+    assert noise._auc(is_noisy, effect) == 1.0
+    assert noise._auc(is_noisy, -effect) == 0.0
+    assert noise._auc(is_noisy, effect) == roc_auc_score(is_noisy, -effect)
+
+
+def test_klom_is_about_one_over_the_number_of_models_for_exact_unlearning():
+    rng = np.random.default_rng(0)
+    one, other = rng.normal(size=(2, 30, 4000))
+    assert unlearning.klom(one, other) < 2 / 30
+    assert unlearning.klom(one + 2.0, other) == pytest.approx(2.0, rel=0.15)
+
+
+def test_a_changed_setup_shares_the_target_but_not_the_answers(problem):
+    other = problem.changed(partition="sequence")
+    assert other.target_folder == problem.target_folder
+    assert other.outcome_file("ddm") != problem.outcome_file("ddm")
+    assert problem.changed(root="elsewhere").outcome_file("ddm") == problem.outcome_file("ddm")
+    assert replace(problem.setup, recipe=ddm.Recipe(epochs=3)).training_key() != problem.setup.training_key()
+
+
+def test_tables_show_three_digits_and_the_papers_figures():
+    report = Report(
+        "x", "X", [{"method": "a", "title": "A", "n": 0.123456}], {"title": "method", "n": "n"}, paper={"a": 3}
+    )
+    assert report.table() == ["| method | n | the paper |", "|---|---|---|", "| A | 0.123 | 3 |"]
+    assert [cell(value) for value in (None, 1234567, 1234.5, "a|b")] == ["–", "1,234,567", "1,234", "a\\|b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["nonsense"], "fidelity"),
+        (["fidelity", "--seeds", "1"], "batch orders"),
+        (["fidelity", "--scale", "huge"], "paper"),
+        (["fidelity", "--data", "nowhere"], "digits"),
+        (["fidelity", "--clusters", "0"], "clusters"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, word, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "ddm.cli", "bench", *arguments, "--out", str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert word in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_killed_at_random_moments_it_ends_with_the_same_result(out, tmp_path):
+    """Real SIGKILLs of a real command, each after a random number of further files."""
+    undisturbed = bench.run("fidelity", bench.preset("digits", scale="tiny"), out, "")
+    command = [sys.executable, "-m", "ddm.cli", "bench", "fidelity", "--scale", "tiny", "--out", str(tmp_path)]
+    rng = np.random.default_rng(1)
+    for _ in range(4):
+        process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        enough = len(list(tmp_path.rglob("*.safetensors"))) + rng.integers(1, 12)
+        while process.poll() is None and len(list(tmp_path.rglob("*.safetensors"))) < enough:
+            time.sleep(0.01)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    ended = json.loads((tmp_path / "fidelity.json").read_text())
+    ignored = {"command": ""}
+    assert without_costs(ended | ignored) == without_costs(json.loads(json.dumps(undisturbed)) | ignored)

@@ -1,0 +1,213 @@
+"""``ddm audit``, and what the other commands say once it was run."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import ddm.run
+from ddm import cli
+from ddm.audit import Audit
+from ddm.files import hash_of, read_json, write_json
+
+OPTIONS = "--limit 60 --option width=4 --option depth=1 --epochs 2 --batch-size 16 --partition class --setting steps=3"
+UNAUDITED = "Not audited: ddm audit RUN says how far this can be trusted."
+ANSWERING = {
+    "attribute": ("attribute", "--index", 3),
+    "trace": ("trace", "--index", 3),
+    "unlearn": ("unlearn", "--remove", 3),
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        assert self.code == 0, self.err
+        assert self.out.count("\n") == 1
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    """A command in this process, run in an empty folder."""
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command replaces it
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["ddm", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return Answer(ended.value.code, said.out, said.err)
+
+    return run
+
+
+def refuses(answer, *words):
+    assert answer.code == 2, answer
+    assert answer.out == ""
+    assert answer.err.startswith("ddm: ")
+    assert answer.err.count("\n") == 1
+    assert answer.err.endswith(".\n")
+    for word in words:
+        assert word in answer.err
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A run without an audit."""
+    out = tmp_path_factory.mktemp("plain") / "run"
+    config = ddm.run.Config(
+        limit=60,
+        options={"width": 4, "depth": 1, "seed": 0},
+        recipe=ddm.Recipe(epochs=2, batch_size=16),
+        partition="class",
+        settings=ddm.Settings(steps=3),
+    )
+    ddm.run.fit(config, out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def audited(plain, tmp_path_factory):
+    """A run with one."""
+    out = tmp_path_factory.mktemp("audited") / "run"
+    shutil.copytree(plain, out)
+    datamodel, data = ddm.run.open_run(out)
+    ddm.run.audit(out, datamodel, data, retrain=2, unions=2, seeds=2, seed=0)
+    return out
+
+
+def ask(command, what, run, *options):
+    name, *rest = ANSWERING[what]
+    return command(name, run, *rest, *options)
+
+
+def test_audit_prints_one_document_and_keeps_it(command, plain):
+    shutil.copytree(plain, "run")
+    answer = command("audit", "run", "--retrain", 2, "--unions", 2, "--plot", "audit.png", "--json")
+    assert answer.err == ""
+    found = Audit.from_dict(answer.json)
+    assert answer.json["sentence"] == found.sentence
+    assert set(found.figures["same run"]) == {"oracle_fraction", "rho", "rho_global", "lds"}
+    assert (len(found.groups), found.unions, found.orders, found.trainings) == (2, 2, 2, 10)
+    assert read_json(Path("run/audit.json")) == answer.json | {"of": hash_of(Path("run/synset.safetensors"))}
+    assert ddm.load("run").audited == found
+    assert len(os.listdir("run/exact")) == 10
+    assert Path("audit.png").read_bytes().startswith(b"\x89PNG")
+    again = command("audit", "run", "--retrain", 2, "--unions", 2, "--json")
+    assert again.json == answer.json  # its seconds too: nothing was trained again
+
+
+def test_audit_tells_people_what_it_found(command, audited):
+    answer = command("audit", audited, "--retrain", 2, "--unions", 2)
+    said = " ".join(answer.out.split())
+    assert answer.code == 0
+    assert answer.err == ""
+    for words in ("same run", "other run", "oracle_fraction", "rho_global", "ceiling", "10 retrainings"):
+        assert words in said
+    assert f"Audit: {ddm.load(audited).audited.sentence}" in answer.out
+
+
+@pytest.mark.parametrize("what", ANSWERING)
+def test_every_answer_says_how_far_to_trust_it(command, plain, audited, what):
+    before, after = (ask(command, what, run) for run in (plain, audited))
+    assert UNAUDITED in before.out
+    found = ddm.load(audited).audited
+    assert f"Audit: {found.sentence}" in after.out
+    assert UNAUDITED not in after.out
+    before, after = (ask(command, what, run, "--json").json for run in (plain, audited))
+    assert before.pop("audit") is None
+    assert Audit.from_dict(after.pop("audit")) == found
+    assert before == after
+
+
+def test_a_complete_run_that_is_fitted_again_keeps_its_audit(command, audited):
+    answer = command("fit", "digits", *OPTIONS.split(), "--out", audited, "--json")
+    assert Audit.from_dict(answer.json["audit"]) == ddm.load(audited).audited
+
+
+def test_the_audit_of_another_synset_is_forgotten(command, audited):
+    shutil.copytree(audited, "run")
+    datamodel, _ = ddm.run.open_run(Path("run"))
+    datamodel.audited = None
+    datamodel.synset.lengths.mul_(2)
+    datamodel.save("run")
+    assert Path("run/audit.json").exists()
+    assert ask(command, "trace", "run", "--json").json["audit"] is None
+    assert UNAUDITED in ask(command, "trace", "run").out
+
+
+@pytest.mark.parametrize("change", [None, {"figures": {}}, {"size": "large"}], ids=["not JSON", "figures", "size"])
+def test_a_broken_audit_is_a_sentence(command, audited, change):
+    shutil.copytree(audited, "run")
+    path = Path("run/audit.json")
+    if change is None:
+        path.write_text(path.read_text()[:-20])
+    else:
+        write_json(path, read_json(path) | change)
+    for what in ANSWERING:
+        refuses(ask(command, what, "run"), "again")
+    assert os.listdir() == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--retrain 1", ("--retrain",)),
+        ("--seeds 1", ("--seeds",)),
+        ("--unions -1", ("--unions",)),
+        ("--retrain many", ("--retrain",)),
+        ("--plot audit.jpg", ("png", "jpg")),
+        ("--device abacus", ("abacus",)),
+        ("--data mnist", ("mnist",)),
+    ],
+)
+def test_audit_refuses_bad_input_before_it_trains(command, plain, options, words):
+    refuses(command("audit", plain, *options.split()), *words)
+    assert not (plain / "exact").exists()
+    assert not (plain / "audit.json").exists()
+    assert os.listdir() == []
+
+
+def test_audit_needs_a_run(command):
+    refuses(command("audit", "missing"), "missing", "ddm fit")
+
+
+def test_a_killed_audit_goes_on(command, plain):
+    shutil.copytree(plain, "run")
+    options = ["--retrain", "10", "--unions", "10", "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ddm.cli", "audit", "run", *options],
+        stdout=subprocess.DEVNULL,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
+    exact = Path("run/exact")
+    try:
+        while len(list(exact.glob("*.safetensors"))) < 2:
+            assert process.poll() is None
+            time.sleep(0.005)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)  # with the processes that it started
+        process.wait()
+    kept = {path: path.stat().st_mtime_ns for path in exact.glob("*.safetensors")}
+    assert len(kept) >= 2
+    assert not Path("run/audit.json").exists()
+    assert ask(command, "trace", "run", "--json").json["audit"] is None
+    trainings = command("audit", "run", *options).json["trainings"]
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert len(list(exact.glob("*.safetensors"))) == trainings > len(kept)

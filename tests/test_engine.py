@@ -1,0 +1,99 @@
+"""Independent pieces of work give the same results wherever they run."""
+
+import io
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import ddm
+from ddm import engine, progress
+
+WHERE = pytest.mark.parametrize("workers", [1, 2], ids=["here", "processes"])
+
+
+@pytest.fixture
+def two_threads():
+    """A caller with more than one thread, as on any machine with more than one core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def trained(seed):
+    data = ddm.datasets.load("digits", limit=120)
+    network = ddm.networks.ConvNet(width=4, depth=1)
+    return seed, ddm.train(network, data.train, ddm.Recipe(epochs=2, seed=seed)).theta
+
+
+def test_a_training_gives_the_same_bits_in_one_process_and_in_two(two_threads):
+    here, there = (dict(engine.each(trained, range(4), workers=workers)) for workers in (1, 2))
+    assert here.keys() == there.keys() == set(range(4))
+    assert all(torch.equal(here[seed], there[seed]) for seed in here)
+    assert not torch.equal(here[0], here[1])
+
+
+@WHERE
+def test_a_piece_has_one_thread_and_no_bar_and_the_caller_keeps_its_threads(two_threads, workers):
+    def inside(_):
+        return torch.get_num_threads(), progress._silent
+
+    for found in engine.each(inside, range(3), workers=workers):
+        assert found == (1, 1)
+        assert torch.get_num_threads() == 2  # between pieces as well
+    assert torch.get_num_threads() == 2
+    assert progress._silent == 0
+
+
+def test_only_the_outer_bar_is_shown(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    def work(_):
+        with progress.bar("inner", 1):
+            time.sleep(0.05)
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(progress, "_PATIENCE", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    list(engine.each(work, range(3), workers=1, what="outer"))
+    assert "outer" in sys.stderr.getvalue()
+    assert "inner" not in sys.stderr.getvalue()
+
+
+def test_results_come_one_by_one():
+    done = []
+    results = engine.each(done.append, range(3), workers=1)
+    assert done == []
+    next(results)
+    assert done == [0]
+    results.close()
+    assert done == [0]
+
+
+@pytest.mark.parametrize("workers", [None, 1, 5])
+def test_no_pieces_are_no_work(workers):
+    assert list(engine.each(trained, [], workers=workers)) == []
+
+
+@WHERE  # last: a failure ends the processes
+def test_a_failure_reaches_the_caller_and_finished_pieces_are_kept(tmp_path, two_threads, workers):
+    pieces = [str(tmp_path / name) for name in "abcd"]
+
+    def work(piece):
+        if piece == pieces[-1]:
+            while not all(Path(other).exists() for other in pieces[:-1]):
+                time.sleep(0.01)
+            raise ddm.InputError("the last one cannot be done.")
+        Path(piece).write_text("done")
+        return piece
+
+    with pytest.raises(ddm.InputError, match="the last one cannot be done"):
+        list(engine.each(work, pieces, workers=workers))
+    assert sorted(str(path) for path in tmp_path.iterdir()) == pieces[:-1]
+    assert torch.get_num_threads() == 2
+    assert progress._silent == 0

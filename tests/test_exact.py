@@ -1,0 +1,245 @@
+"""Exact unlearning: what training again gives, kept as soon as it exists, whatever happens to the process."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from comparing import same_tensors
+from torch import nn
+from torch.nn import functional as F
+
+import ddm
+from ddm.exact import Exact, group_rows
+from ddm.files import read_tensors
+from ddm.parameters import state_of
+
+RECIPE = ddm.Recipe(epochs=2, batch_size=32)
+NOTHING = np.array([], dtype=np.int64)
+ROWS = np.arange(10, 30)
+
+
+@pytest.fixture(scope="module")
+def samples():
+    return ddm.datasets.load("digits", limit=120).train
+
+
+@pytest.fixture(scope="module")
+def target(samples):
+    return ddm.train(tiny(), samples, RECIPE)
+
+
+def tiny(**options):
+    return ddm.networks.ConvNet(width=4, depth=1, **options)
+
+
+def models(folder):
+    return sorted(path.name for path in folder.glob("*.safetensors"))
+
+
+# --- what it gives ---
+
+
+def test_it_is_training_without_the_rows_bit_for_bit(target, samples, tmp_path):
+    exact = Exact(target, samples, tmp_path, workers=1)
+    for order in (0, 1):
+        recipe = replace(RECIPE, seed=order)
+        for state, rows in zip(exact.states([NOTHING, ROWS], order), (None, ROWS), strict=True):
+            assert same_tensors(state, state_of(ddm.train(tiny(), samples, recipe, without=rows).network))
+
+
+def test_the_targets_own_batch_order_gives_the_target_itself(target, samples, tmp_path):
+    state, other = (next(Exact(target, samples, tmp_path, workers=1).states([NOTHING], order)) for order in (0, 1))
+    assert same_tensors(state, target.trajectory[-1])
+    assert not same_tensors(other, state)
+
+
+def test_a_union_of_groups_is_the_union_of_their_rows(target, samples, tmp_path):
+    partition = ddm.partition.classwise(samples)
+    removed = np.zeros((2, 10), dtype=bool)
+    removed[0, [2, 7]] = removed[1, 3] = True
+    union, single = group_rows(partition, removed)
+    assert union.tolist() == np.union1d(partition.members("2"), partition.members("7")).tolist()
+    assert single.tolist() == partition.members("3").tolist()
+    x, _ = samples[:6].batch()
+    outputs = Exact(target, samples, tmp_path, workers=1).outputs([union, single], 0, x)
+    assert outputs.shape == (2, 6, 10)
+    for found, rows in zip(outputs, (union, single), strict=True):
+        assert torch.equal(found, ddm.train(tiny(), samples, RECIPE, without=rows).outputs(x))
+
+
+def test_outputs_use_the_statistics_of_the_retrained_model(samples, tmp_path):
+    network = tiny(norm="batch")
+    target = ddm.train(network, samples, RECIPE)
+    x, _ = samples[:6].batch()
+    found = Exact(target, samples, tmp_path, workers=1).outputs([ROWS], 0, x)[0]
+    again = ddm.train(network, samples, RECIPE, without=ROWS).network.eval()
+    assert torch.equal(found, again(x).detach())
+
+
+# --- what is kept ---
+
+
+class Loop:
+    """A training loop of the user's own, which counts what it is asked for."""
+
+    def __init__(self, folder, start):
+        self.folder, self.start, self.asked, self.seen = folder, start, [], []
+
+    def __call__(self, rows, order):
+        self.asked.append((rows.tolist(), order))
+        self.seen.append(len(models(self.folder)))
+        network = nn.Linear(2, 2)
+        network.load_state_dict(self.start)
+        network.bias.data += torch.tensor([float(len(rows)), float(order)])
+        return network
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A target of a loop of the user's own, what it was trained on, and the loop."""
+    random = np.random.default_rng(0)
+    samples = ddm.Samples.make(random.normal(size=(20, 2)), np.arange(20) % 2)
+    network = nn.Linear(2, 2)
+    recorder = ddm.Recorder(network)
+    recorder.snapshot()
+    return recorder.target(), samples, Loop(tmp_path, network.state_dict())
+
+
+def test_a_target_of_a_loop_of_ones_own_is_retrained_by_it(own, tmp_path):
+    target, samples, loop = own
+    x, _ = samples[:3].batch()
+    outputs = Exact(target, samples, tmp_path, retrain=loop, workers=1).outputs([NOTHING, ROWS - 10], 2, x)
+    expected = target.outputs(x)
+    assert torch.allclose(outputs[0], expected + torch.tensor([0.0, 2.0]))
+    assert torch.allclose(outputs[1], expected + torch.tensor([20.0, 2.0]))
+
+
+def test_without_its_loop_it_cannot_be_retrained(own, tmp_path, refused):
+    target, samples, _ = own
+    with refused("loop of your own", "by=", "retrain=", "positions"):
+        Exact(target, samples, tmp_path)
+
+
+def test_models_are_kept_as_soon_as_they_are_made_and_made_once(own, tmp_path):
+    target, samples, loop = own
+    removals = [np.array([3, 1, 2]), NOTHING, np.array([7])]
+    exact = Exact(target, samples, tmp_path, retrain=loop, workers=1)
+    exact.make(removals, [0, 1])
+    assert loop.seen == [0, 1, 2, 3, 4, 5]
+    assert sorted(loop.asked) == sorted((sorted(rows.tolist()), order) for rows in removals for order in (0, 1))
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    for again in (exact, Exact(target, samples, tmp_path, retrain=loop, workers=1)):
+        again.make([*removals, np.array([2, 3, 1])], [1, 0])  # in any order
+        list(again.states(removals, 1))
+        again.seconds(removals)
+        again.outputs(removals, 0, samples.batch()[0])
+    assert len(loop.asked) == 6
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+    assert exact.bytes(removals) == sum(path.stat().st_size for path in tmp_path.iterdir()) // 2
+
+
+def softer(logits, labels):
+    return F.cross_entropy(logits / 2, labels)
+
+
+def frozen():
+    network = tiny()
+    network.blocks.requires_grad_(False)
+    return network
+
+
+@pytest.mark.parametrize(
+    ("network", "change"),
+    [
+        (tiny, {"recipe": replace(RECIPE, lr=0.05)}),
+        (tiny, {"recipe": replace(RECIPE, momentum=0.5)}),
+        (tiny, {"loss": softer}),
+        (tiny, {"data": "relabelled"}),
+        (lambda: tiny(seed=1), {}),
+        (lambda: tiny(pooling="max"), {}),
+        (frozen, {}),
+    ],
+    ids=["lr", "momentum", "loss", "data", "first weights", "pooling", "frozen part"],
+)
+def test_models_of_another_training_are_not_taken_for_these(target, samples, tmp_path, network, change):
+    Exact(target, samples, tmp_path, workers=1).make([ROWS], [0])
+    used = samples
+    if "data" in change:
+        used = replace(samples, labels=samples.labels.roll(1))
+    how = {"recipe": change.get("recipe", RECIPE), "loss": change.get("loss", F.cross_entropy)}
+    other = ddm.train(network(), used, **how)
+    state = next(Exact(other, used, tmp_path, workers=1).states([ROWS]))
+    assert same_tensors(state, state_of(ddm.train(network(), used, without=ROWS, **how).network))
+    assert len(models(tmp_path)) == 2
+
+
+def test_a_truncated_model_is_named_not_used(target, samples, tmp_path, refused):
+    exact = Exact(target, samples, tmp_path, workers=1)
+    exact.make([ROWS], [0])
+    path = next(tmp_path.glob("*.safetensors"))
+    path.write_bytes(path.read_bytes()[:-7])
+    with refused(path.name, "restore"):
+        list(exact.states([ROWS]))
+
+
+def test_what_a_killed_writer_left_is_not_read(target, samples, tmp_path):
+    exact = Exact(target, samples, tmp_path, workers=1)
+    exact.make([ROWS], [0])
+    path = next(tmp_path.glob("*.safetensors"))
+    path.rename(tmp_path / f".{path.name}.half")
+    (tmp_path / f".{path.name}.half").write_bytes(b"half")
+    assert same_tensors(next(exact.states([ROWS])), state_of(ddm.train(tiny(), samples, RECIPE, without=ROWS).network))
+
+
+KILLED = """
+import sys
+import numpy as np
+import ddm
+from ddm.exact import Exact
+samples = ddm.datasets.load("digits", limit=120).train
+recipe = ddm.Recipe(epochs=2, batch_size=32)
+target = ddm.train(ddm.networks.ConvNet(width=4, depth=1), samples, recipe)
+Exact(target, samples, sys.argv[1], workers=1).make([np.array([row]) for row in range(60)], [0])
+"""
+
+
+def test_killed_work_goes_on_to_the_same_results(target, samples, tmp_path):
+    removals = [np.array([row]) for row in range(60)]
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(killed)], env=env)
+    try:
+        while len(models(killed)) < 3:
+            assert process.poll() is None
+            for name in models(killed):
+                read_tensors(killed / name)  # what is visible is whole
+            time.sleep(0.005)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    kept = {path: path.stat().st_mtime_ns for path in killed.glob("*.safetensors")}
+    assert 3 <= len(kept) < len(removals)
+    for folder in (killed, whole):
+        Exact(target, samples, folder, workers=1).make(removals, [0])
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert models(killed) == models(whole)
+    assert len(models(whole)) == len(removals)
+    for name in models(whole):
+        assert same_tensors(read_tensors(killed / name), read_tensors(whole / name))
+
+
+def test_a_folder_stays_where_it_was_when_the_caller_moves(own, tmp_path, monkeypatch):
+    target, samples, loop = own
+    monkeypatch.chdir(tmp_path)
+    exact = Exact(target, samples, "models", retrain=loop, workers=1)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    exact.make([ROWS - 10], [0])
+    assert len(models(tmp_path / "models")) == 1
+    assert os.listdir() == []
