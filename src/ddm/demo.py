@@ -50,12 +50,13 @@ def tell(console: Console, found: dict[str, Any]) -> None:
         )
         console.print(f"Without {', '.join(story['drivers'])} it would say: {story['prediction_without']}.")
         console.print(f"Picture: {story['picture']}")
-    index = next(iter(found["examples"].values()))["index"]
+    story = next(iter(found["examples"].values()))
+    index, driver = story["index"], next(iter(story["drivers"]))
     console.print("\nWHAT TO TRY NEXT")
     console.print(f"ddm trace {out} --index {index}")
     console.print(f"ddm attribute {out} --objective loss --split validation")
     console.print(f"ddm audit {out} --retrain 20 --seeds 3")
-    console.print(f"ddm unlearn {out} --remove 3/7 --out model.safetensors")
+    console.print(f"ddm unlearn {out} --remove {driver} --out model.safetensors")
     console.print("ddm fit mnist --root data/mnist --limit 5000 --out runs/mnist")
 
 
