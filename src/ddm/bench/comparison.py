@@ -52,7 +52,7 @@ def run(problem: Problem) -> Report:
             "Seconds are for all test samples, what is done once included, on one thread; in trainings of the target "
             "measured in the same run.",
             "The paper's column is of larger networks on all of the data.",
-            *fidelity.reasons(found),
+            *fidelity.reasons(rows),
         ],
         reference=fidelity.reference(problem),
         paper=_PAPER.get(problem.setup.data, {}),

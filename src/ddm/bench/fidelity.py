@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ddm.audit import OTHER, SAME, compared
@@ -32,7 +34,7 @@ def run(problem: Problem) -> Report:
             "unions of groups for each test sample.",
             "*same run* scores against retraining with the target's batch order, *other run* against other orders.",
             "Scores of other tools are summed over groups and, for unions, over the groups of a union.",
-            *reasons(found),
+            *reasons(rows),
         ],
         reference=reference(problem),
     )
@@ -128,6 +130,6 @@ def described(problem: Problem) -> str:
     )
 
 
-def reasons(found: dict[str, Outcome]) -> list[str]:
+def reasons(rows: Sequence[Row]) -> list[str]:
     """Why some methods have no figures."""
-    return [f"{TITLES[name]} could not run: {outcome.reason}" for name, outcome in found.items() if outcome.reason]
+    return [f"{row['title']} could not run: {row['reason']}" for row in rows if "reason" in row]

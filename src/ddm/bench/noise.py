@@ -7,8 +7,8 @@ from sklearn.metrics import roc_auc_score
 
 from ddm.bench import fidelity
 from ddm.bench.problem import Problem
-from ddm.bench.removal import accuracies, first_rows, least_useful, random_rows
-from ddm.bench.report import Report, Row
+from ddm.bench.removal import rows_by_method
+from ddm.bench.report import Report
 
 METHODS = ["random", "size", "koh-cg", "arnoldi", "tracin", "trak", "ekfac", "ddm-match", "ddm"]
 SHARES = {"10 %": 0.1, "20 %": 0.2, "30 %": 0.3, "40 %": 0.4}
@@ -21,23 +21,9 @@ def run(problem: Problem) -> Report:
     """Put noise on a fifth of the groups, remove data by each method and retrain."""
     noisy = problem.changed(noise=NORM, unions=1, orders=2)
     is_noisy = noisy.noisy_groups
-    found = noisy.outcomes(METHODS)
-    effects = {name: one.effects.validation for name, one in found.items() if one.effects is not None}
-    effects["retrain"] = np.mean([true.validation for true in noisy.truth], axis=0)
-    removals = {
-        name: {column: first_rows(noisy, least_useful(effect), share) for column, share in SHARES.items()}
-        for name, effect in effects.items()
-    }
-    removals["random-samples"] = {column: random_rows(noisy, share) for column, share in SHARES.items()}
-    measured = accuracies(noisy, removals, range(noisy.setup.orders))
-    rows: list[Row] = []
-    for name, outcome in found.items():
-        facts = fidelity.row(noisy, name, outcome) | measured.get(name, {})
-        rows.append(facts | ({"auc": _auc(is_noisy, effects[name])} if name in effects else {}))
-    rows[0]["title"] = "random groups"
-    rows.insert(1, {"method": "random-samples", "title": "random samples", "auc": 0.5} | measured["random-samples"])
-    last = fidelity.retrain_row(noisy) | measured["retrain"] | {"auc": _auc(is_noisy, effects["retrain"])}
-    rows.append(last | {"title": "retraining without each group"})
+    rows = rows_by_method(noisy, METHODS, SHARES, noisy.setup.orders)
+    for row in rows:
+        row["auc"] = _auc(is_noisy, np.array(row["effects"])) if "effects" in row else None
     clean = problem.target.accuracy(problem.data.test)
     return Report(
         "noise",
@@ -52,7 +38,7 @@ def run(problem: Problem) -> Report:
             "Detection AUC: how well the predicted effect on the validation loss tells noisy groups from clean ones; "
             "0.5 is chance.",
             "The paper's column (0, 10, 20, 30, 40 %) is of another network and does not say how it measures the norm.",
-            *fidelity.reasons(found),
+            *fidelity.reasons(rows),
         ],
         reference=fidelity.reference(noisy) | {"test accuracy with clean data": clean},
         paper=_PAPER,

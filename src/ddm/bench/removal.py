@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ddm.bench import fidelity
 from ddm.bench.problem import NOTHING, Problem
 from ddm.bench.report import Row
 
@@ -26,6 +27,34 @@ def random_rows(problem: Problem, share: float) -> np.ndarray:
     """Positions of a random ``share`` of the samples."""
     generator = np.random.default_rng([problem.setup.seed, 11])
     return np.sort(generator.permutation(len(problem.train))[: round(share * len(problem.train))])
+
+
+def rows_by_method(problem: Problem, methods: Sequence[str], shares: Mapping[str, float], orders: int) -> list[Row]:
+    """A row a method: its figures, and the test accuracy after removing each share of the data in its order.
+
+    Beside the methods: random samples, and the order by the true effect of each group.
+    """
+    found = problem.outcomes(methods)
+    effects = {name: one.effects.validation for name, one in found.items() if one.effects is not None}
+    effects["retrain"] = np.mean([true.validation for true in problem.truth], axis=0)
+    removals = {
+        name: {column: first_rows(problem, least_useful(effect), share) for column, share in shares.items()}
+        for name, effect in effects.items()
+    }
+    removals["random-samples"] = {column: random_rows(problem, share) for column, share in shares.items()}
+    measured = accuracies(problem, removals, range(orders))
+    rows = [
+        {"method": "random-samples", "title": "random samples"},
+        *(fidelity.row(problem, name, outcome) for name, outcome in found.items()),
+        fidelity.retrain_row(problem) | {"title": "the true effect of each group, by retraining"},
+    ]
+    for row in rows:
+        row |= measured.get(row["method"], {})
+        if row["method"] in effects:
+            row["effects"] = effects[row["method"]].tolist()
+        if row["method"] == "random":
+            row["title"] = "random groups"
+    return rows
 
 
 def accuracies(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ddm.bench import fidelity
-from ddm.bench.methods import TITLES
 from ddm.bench.problem import Problem
-from ddm.bench.removal import accuracies, first_rows, least_useful, random_rows
+from ddm.bench.removal import rows_by_method
 from ddm.bench.report import Report
 
 METHODS = ["random", "koh-cg", "fastif", "arnoldi", "tracin", "trak", "ekfac", "ddm-match", "ddm"]
@@ -27,19 +24,7 @@ _PAPER = {
 
 def run(problem: Problem) -> Report:
     """Retrain without the 1, 10, 20 and 50 % that each method finds least useful for the validation loss."""
-    found = problem.outcomes(METHODS)
-    effects = {name: one.effects.validation for name, one in found.items() if one.effects is not None}
-    effects["retrain"] = np.mean([true.validation for true in problem.truth], axis=0)
-    removals = {
-        name: {column: first_rows(problem, least_useful(effect), share) for column, share in SHARES.items()}
-        for name, effect in effects.items()
-    }
-    removals["random-samples"] = {column: random_rows(problem, share) for column, share in SHARES.items()}
-    measured = accuracies(problem, removals, range(_ORDERS))
-    rows = [fidelity.row(problem, name, outcome) | measured.get(name, {}) for name, outcome in found.items()]
-    rows[0]["title"] = "random groups"
-    rows.insert(1, {"method": "random-samples", "title": "random samples"} | measured["random-samples"])
-    rows.append(fidelity.retrain_row(problem) | measured["retrain"] | {"title": "retraining without each group"})
+    rows = rows_by_method(problem, METHODS, SHARES, _ORDERS)
     return Report(
         "useless",
         f"Test accuracy in % after removing the least useful data: {fidelity.described(problem)}",
@@ -51,10 +36,9 @@ def run(problem: Problem) -> Report:
             "validation loss, those whose removal lowers it most first; the last group is cut to the exact count.",
             "Their spread (standard deviation) is in the JSON; the largest here is "
             f"{max(v for row in rows for k, v in row.items() if k.endswith('spread')):.2f} points.",
-            f"{TITLES['retrain']} means the order by the true effect, the mean over {problem.setup.orders} batch "
-            "orders: K trainings each.",
+            f"The true effect is the mean over {problem.setup.orders} batch orders: K trainings each.",
             "The paper's column is of MNIST with all data (0, 1, 10, 20, 50 %).",
-            *fidelity.reasons(found),
+            *fidelity.reasons(rows),
         ],
         reference=fidelity.reference(problem),
         paper=_PAPER if problem.setup.data == "mnist" else {},
