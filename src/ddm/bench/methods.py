@@ -37,6 +37,10 @@ TITLES = {
 """How each method is called in tables."""
 
 
+_PATIENCE = 5.0
+"""Seconds after which a question is not asked again to time it."""
+
+
 def settings_of(problem: Problem, method: str) -> Settings:
     """How a kind of DDM distils."""
     mine = problem.setup.settings
@@ -63,8 +67,10 @@ def _datamodel(problem: Problem, method: str) -> Outcome:
 
 def _query_seconds(problem: Problem, datamodel: DistilledDatamodel) -> float:
     """Median time of one more question after the first, over all groups."""
-    times = []
+    times: list[float] = []
     for index in range(min(6, len(problem.test))):
+        if sum(times) > _PATIENCE:
+            break
         started = time.perf_counter()
         datamodel.attribute(problem.test[index])
         times.append(time.perf_counter() - started)
