@@ -30,7 +30,7 @@ def target(digits) -> ddm.Target:
 
 @pytest.fixture(scope="session")
 def datamodel(target, digits) -> ddm.DistilledDatamodel:
-    return ddm.DistilledDatamodel.fit(target, digits.train, clusters=3, steps=10)
+    return ddm.DistilledDatamodel.fit(target, digits.train, clusters=3, curvature=1024, bank=40)
 
 
 @pytest.fixture(scope="session")

@@ -291,14 +291,16 @@ def test_too_few_retrainings_are_refused(datamodel, digits, refused, options):
 
 
 def test_one_group_cannot_be_audited(target, digits, refused):
-    one = ddm.DistilledDatamodel.fit(target, digits.train, partition=np.zeros(len(digits.train)), steps=1)
+    one = ddm.DistilledDatamodel.fit(target, digits.train, partition=np.zeros(len(digits.train)), curvature=32, bank=4)
     with refused("at least 2 groups"):
         one.audit(digits.test)
 
 
 @pytest.mark.filterwarnings("ignore:the synsets")  # of one step
 def test_more_groups_than_there_are_means_all(target, digits):
-    two = ddm.DistilledDatamodel.fit(target, digits.train, partition=np.arange(len(digits.train)) % 2, steps=1)
+    two = ddm.DistilledDatamodel.fit(
+        target, digits.train, partition=np.arange(len(digits.train)) % 2, curvature=32, bank=4
+    )
     found = two.audit(digits.test[:5], retrain=9, unions=3, workers=1)
     assert found.groups == two.partition.names
     assert found.trainings == (1 + 2) * 2  # half of two groups is one of them again
@@ -311,7 +313,7 @@ def test_a_loop_of_ones_own_is_asked_to_train_again(target, digits, refused):
     network.load_state_dict(ddm.train(network, digits.train, recipe).network.state_dict())
     recorder.snapshot()
     start = ddm.networks.ConvNet(width=4, depth=1)
-    own = ddm.DistilledDatamodel.fit(recorder.target(), digits.train, partition="class", steps=1)
+    own = ddm.DistilledDatamodel.fit(recorder.target(), digits.train, partition="class", curvature=32, bank=4)
     with refused("loop of your own", "by="):
         own.audit(digits.test)
     asked = []

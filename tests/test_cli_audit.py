@@ -75,7 +75,7 @@ def plain(tmp_path_factory):
         options={"width": 4, "depth": 1, "seed": 0},
         recipe=ddm.Recipe(epochs=2, batch_size=16),
         partition="class",
-        settings=ddm.Settings(steps=3),
+        settings=ddm.Settings(curvature=64, bank=8),
     )
     ddm.run.fit(config, out)
     return out

@@ -33,8 +33,8 @@ def linear(weight):
     return network
 
 
-@pytest.fixture(scope="module")
-def logistic():
+@pytest.fixture(scope="module", params=["reverse", "response"])
+def logistic(request):
     """Whitened inputs with faint labels: the curvature is then nearly isotropic, and one step is enough."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(N, D, generator=generator, dtype=torch.float64)
@@ -50,7 +50,7 @@ def logistic():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibration, "_SAMPLES", N)  # the exact curvature
         datamodel = ddm.DistilledDatamodel.fit(
-            recorder.target(), samples, partition=groups, distance="cosine", steps=300
+            recorder.target(), samples, partition=groups, matching=request.param, distance="cosine", steps=300
         )
     without = [solve(x, y, torch.as_tensor(groups != k)) for k in range(K)]
     return samples, datamodel, without

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import ddm
-from ddm import counterfactual as module
+from ddm import models as module
 from ddm.counterfactual import Counterfactuals
 from ddm.errors import InputError
 from ddm.matching import gradient
@@ -18,7 +18,8 @@ def by_hand(datamodel, removed):
         network.zero_grad()
         for group in removed:
             targets = synset.targets[group].argmax(-1) if synset.hard else synset.targets[group]
-            loss = nn.functional.cross_entropy(network(synset.images[group]), targets)
+            images = synset.images[0 if synset.shared else group]
+            loss = nn.functional.cross_entropy(network(images), targets)
             (loss * synset.lengths[group] / synset.steps).backward()
         with torch.no_grad():
             for parameter in network.parameters():
@@ -29,6 +30,7 @@ def by_hand(datamodel, removed):
 @pytest.mark.parametrize(
     "changes",
     [
+        {"matching": "response"},
         {},
         {"finetune_steps": 4},
         {"labels": "hard", "ipc": 2},
@@ -44,7 +46,9 @@ def test_a_counterfactual_is_the_target_fine_tuned_on_the_synset_of_the_removed_
     if large:  # as networks are treated that are too large to be vectorised
         monkeypatch.setattr(gradient, "_FEW_PARAMETERS", 0)
         monkeypatch.setattr(module, "_FEW_PARAMETERS", 0)
-    datamodel = ddm.DistilledDatamodel.fit(target, digits.train, clusters=1, steps=3, **changes)
+    datamodel = ddm.DistilledDatamodel.fit(
+        target, digits.train, clusters=1, steps=3, **{"matching": "reverse", **changes}
+    )
     x, _ = digits.test.batch()
     found = datamodel.counterfactual(removed)(x).detach()
     torch.testing.assert_close(found, by_hand(datamodel, removed)(x).detach(), rtol=1e-3, atol=1e-4)
@@ -64,7 +68,7 @@ def test_the_models_of_a_design_are_the_models_one_by_one(datamodel, digits, mon
     single = torch.stack([datamodel.counterfactual(np.flatnonzero(row))(x) for row in removed])
     torch.testing.assert_close(datamodel.outputs(x, removed), single, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(datamodel.outputs(x[:1], removed), single[:, :1], rtol=1e-3, atol=1e-4)
-    monkeypatch.setattr(module, "_BUDGET", 4 * datamodel.target.flat.size * 2)  # two models at a time, nothing kept
+    monkeypatch.setattr(module, "BUDGET", 4 * datamodel.target.flat.size * 2)  # two models at a time, nothing kept
     small = Counterfactuals(datamodel.target, datamodel.synset)
     torch.testing.assert_close(small.outputs(removed, x), single, rtol=1e-3, atol=1e-4)
 

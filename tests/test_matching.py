@@ -11,10 +11,9 @@ from torch.nn import functional as F
 import ddm
 from ddm.errors import InputError
 from ddm.gradients import group_gradients, loss_gradient
-from ddm.matching import Settings, distil, gradient, paper
+from ddm.matching import MATCHINGS, Settings, distil, gradient, paper
 from ddm.matching.blocks import plan
 from ddm.matching.distances import DISTANCES
-from ddm.matching.distil import MATCHINGS
 from ddm.matching.gradient import Distilled, synset_gradients
 from ddm.matching.pairs import draw, real_checkpoints
 from ddm.matching.start import start
@@ -29,7 +28,7 @@ def partition(digits):
 
 
 def distilled(target, digits, partition, **changes):
-    return distil(target, digits.train, partition, Settings(**{"steps": STEPS, **changes}))
+    return distil(target, digits.train, partition, Settings(**{"matching": "reverse", "steps": STEPS, **changes}))
 
 
 def test_a_group_gradient_is_the_gradient_of_its_mean_loss(target, digits, partition):
@@ -186,7 +185,7 @@ def test_soft_targets_sum_to_one_and_hard_ones_stay_one_hot(target, digits, part
 
 @pytest.mark.parametrize("labels", ["soft", "hard"])
 def test_a_group_whose_gradient_is_nan_stops_and_leaves_the_others_intact(target, digits, labels):
-    settings = Settings(steps=4, labels=labels)
+    settings = Settings(matching="reverse", steps=4, labels=labels)
     pairs = draw(settings, len(target.trajectory) - 1)
     names = ["a", "b", "c"]
     members = [np.arange(5), np.arange(5, 10), np.arange(10, 15)]
@@ -208,7 +207,7 @@ def test_a_group_whose_gradient_is_nan_stops_and_leaves_the_others_intact(target
 
 def test_exploding_images_stop_with_advice_and_a_stopped_group_cannot_be_removed(target, digits, partition):
     with pytest.raises(InputError, match=r"none of the 20 groups could be distilled.*lower the matching lr"):
-        ddm.DistilledDatamodel.fit(target, digits.train, partition=partition, steps=2, lr=1e6)
+        ddm.DistilledDatamodel.fit(target, digits.train, partition=partition, matching="reverse", steps=2, lr=1e6)
     whole, classes = distilled(target, digits, partition)
     name = partition.names[3]
     broken = ddm.DistilledDatamodel(
@@ -221,10 +220,10 @@ def test_exploding_images_stop_with_advice_and_a_stopped_group_cannot_be_removed
 
 @given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 3))
 def test_pairs_lie_on_the_trajectory_and_keep_their_distance(tau, offset, seed):
-    for t, later in draw(Settings(offset=offset, seed=seed, steps=30), tau):
+    for t, later in draw(Settings(matching="reverse", offset=offset, seed=seed, steps=30), tau):
         assert 0 <= t <= later <= tau
         assert later - t == min(offset, max(1, tau // 2))
-    for t, mirrored in draw(Settings(pairing="mirror", seed=seed, steps=30), tau):
+    for t, mirrored in draw(Settings(matching="reverse", pairing="mirror", seed=seed, steps=30), tau):
         assert 0 <= t <= tau
         assert t + mirrored == tau
     for t, same in draw(Settings(matching="forward", seed=seed, steps=30), tau):
@@ -241,12 +240,12 @@ def test_real_gradients_are_taken_along_the_whole_trajectory_and_nowhere_else(ta
 
 
 def test_parts_of_another_matching_are_refused(target, digits, partition, tmp_path):
-    distil(target, digits.train, partition, Settings(steps=1), tmp_path)
-    for other in (Settings(steps=1, ipc=2), Settings(steps=1, seed=1)):
+    distil(target, digits.train, partition, Settings(matching="reverse", steps=1), tmp_path)
+    for other in (Settings(matching="reverse", steps=1, ipc=2), Settings(matching="reverse", steps=1, seed=1)):
         with pytest.raises(InputError, match="another settings"):
             distil(target, digits.train, partition, other, tmp_path)
     with pytest.raises(InputError, match="another partition"):
-        distil(target, digits.train, sequential(digits.train, 3), Settings(steps=1), tmp_path)
+        distil(target, digits.train, sequential(digits.train, 3), Settings(matching="reverse", steps=1), tmp_path)
 
 
 def test_a_target_is_not_distilled_with_data_it_was_not_trained_on(target, digits):
@@ -257,9 +256,9 @@ def test_a_target_is_not_distilled_with_data_it_was_not_trained_on(target, digit
 def test_a_loss_without_soft_targets_is_refused_unless_labels_are_hard(target, digits):
     only_labels = ddm.Target(target.network, target.trajectory, lambda f, y: F.nll_loss(f.log_softmax(1), y))
     with pytest.raises(InputError, match="labels='hard'"):
-        ddm.DistilledDatamodel.fit(only_labels, digits.train, clusters=1, steps=1)
+        ddm.DistilledDatamodel.fit(only_labels, digits.train, clusters=1, matching="reverse", steps=1)
     with pytest.warns(UserWarning, match="point the wrong way"):
-        ddm.DistilledDatamodel.fit(only_labels, digits.train, clusters=1, steps=1, labels="hard")
+        ddm.DistilledDatamodel.fit(only_labels, digits.train, clusters=1, matching="reverse", steps=1, labels="hard")
 
 
 class Odd(nn.Module):
@@ -279,7 +278,7 @@ class Odd(nn.Module):
 def test_networks_that_cannot_be_vectorised_are_distilled_all_the_same(digits):
     torch.manual_seed(0)
     target = ddm.train(Odd(), digits.train, ddm.Recipe(epochs=2, lr=0.01))
-    datamodel = ddm.DistilledDatamodel.fit(target, digits.train, clusters=1, steps=2)
+    datamodel = ddm.DistilledDatamodel.fit(target, digits.train, clusters=1, matching="reverse", steps=2)
     assert np.isfinite(datamodel.attribute(digits.test[0]).scores).all()
 
 

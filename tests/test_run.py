@@ -40,7 +40,7 @@ def config(npz):
         options={"width": 4, "depth": 1, "seed": 0},
         recipe=Recipe(epochs=3, batch_size=16, momentum=0.5),
         clusters=2,
-        settings=Settings(steps=3, offset=1, memory=8e-6),  # room for one class at a time
+        settings=Settings(matching="reverse", steps=3, offset=1, memory=8e-6),  # room for one class at a time
     )
 
 
@@ -226,10 +226,10 @@ def test_parts_of_another_fit_are_not_taken_for_ones_own(config, npz, tmp_path):
     groups = ddm.partition.sequential(data, 2)
     swapped = ddm.partition.given(data, np.roll(groups.groups, 1))
     asked = [
-        (one, data, groups, Settings(steps=2)),
-        (one, data, groups, Settings(steps=3)),
-        (other, data, groups, Settings(steps=2)),
-        (one, data, swapped, Settings(steps=2)),
+        (one, data, groups, Settings(matching="reverse", steps=2)),
+        (one, data, groups, Settings(matching="reverse", steps=3)),
+        (other, data, groups, Settings(matching="reverse", steps=2)),
+        (one, data, swapped, Settings(matching="reverse", steps=2)),
     ]
     for number, question in enumerate(asked):
         expected, _ = distil(*question)
@@ -255,7 +255,10 @@ def test_parts_of_another_fit_are_not_taken_for_ones_own(config, npz, tmp_path):
         ({"options": {"width": 5, "depth": 1, "seed": 0}}, ("options", "width: 4 there, 5 now")),
         ({"options": {"width": 4, "depth": 1}}, ("options", "seed: 0 there")),
         ({"recipe": Recipe(epochs=3, batch_size=16)}, ("recipe", "momentum: 0.5 there, 0.0 now")),
-        ({"settings": Settings(steps=4, offset=1, memory=8e-6)}, ("settings", "steps: 3 there, 4 now")),
+        (
+            {"settings": Settings(matching="reverse", steps=4, offset=1, memory=8e-6)},
+            ("settings", "steps: 3 there, 4 now"),
+        ),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -276,7 +279,7 @@ def test_another_config_in_the_folder_of_a_killed_run_is_refused_too(config, tmp
 def test_a_run_of_data_that_has_changed_since_is_refused(config, npz, tmp_path, refused):
     moved = tmp_path / "digits.npz"
     shutil.copy(npz, moved)
-    mine = replace(config, data=f"npz:{moved}", settings=Settings(steps=0))
+    mine = replace(config, data=f"npz:{moved}", settings=Settings(matching="reverse", steps=0))
     fit(mine, tmp_path / "out")
     with np.load(moved) as arrays:
         np.savez(moved, images=255 - arrays["images"], labels=arrays["labels"])
@@ -371,7 +374,7 @@ def from_python(config, npz, tmp_path_factory):
     data = ddm.datasets.load(f"npz:{npz}")
     target = ddm.train(ddm.networks.ConvNet(data.train.shape, 3, width=4, depth=1), data.train, config.recipe)
     out = tmp_path_factory.mktemp("runs") / "python"
-    DistilledDatamodel.fit(target, data.train, partition="class", steps=1).save(out)
+    DistilledDatamodel.fit(target, data.train, partition="class", curvature=32, bank=4).save(out)
     return out
 
 
@@ -404,7 +407,9 @@ def test_groups_come_from_a_file_with_a_line_for_each_sample_of_the_training_fil
         labels = arrays["labels"]
     groups = tmp_path / "groups.txt"
     groups.write_text("".join(f"{'round' if label == 0 else 'other'} \n" for label in labels), encoding="utf-8")
-    datamodel, data, _ = fit(replace(config, groups=str(groups), settings=Settings(steps=1)), tmp_path / "out")
+    datamodel, data, _ = fit(
+        replace(config, groups=str(groups), settings=Settings(matching="reverse", steps=1)), tmp_path / "out"
+    )
     assert datamodel.partition.names == ("other", "round")
     assert np.array_equal(datamodel.partition.groups == 1, data.train.labels.numpy() == 0)
     assert datamodel.class_synset is None
@@ -437,6 +442,8 @@ def test_a_killed_run_whose_file_of_groups_has_changed_since_is_refused(config, 
 def test_fewer_samples_than_clusters_is_said_and_the_run_goes_on(config, tmp_path):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        _, _, facts = fit(replace(config, limit=6, clusters=4, settings=Settings(steps=1)), tmp_path)
+        _, _, facts = fit(
+            replace(config, limit=6, clusters=4, settings=Settings(matching="reverse", steps=1)), tmp_path
+        )
     assert [w for w in said if "too few distinct samples for 4 clusters" in str(w.message)]
     assert facts["groups"] == 6

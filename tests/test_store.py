@@ -50,7 +50,7 @@ def small(digits, network, loss=F.cross_entropy, **options):
     """A datamodel of another network, made as quickly as can be."""
     data = digits.train[:60]
     target = ddm.train(network, data, Recipe(epochs=2, batch_size=20, seed=1), loss=loss)
-    return DistilledDatamodel.fit(target, data, **{"partition": "class", "steps": 2} | options)
+    return DistilledDatamodel.fit(target, data, **{"partition": "class", "curvature": 64, "bank": 8} | options)
 
 
 def own(seed=0):
@@ -289,7 +289,7 @@ def test_a_trajectory_of_another_training_is_refused(run, digits, refused):
 
 @pytest.mark.parametrize("name", ["synset.safetensors", "synset-class.safetensors", "partition.safetensors"])
 def test_a_synset_or_partition_of_another_run_is_refused(run, target, digits, tmp_path, name, refused):
-    other = DistilledDatamodel.fit(target, digits.train, clusters=2, steps=1)
+    other = DistilledDatamodel.fit(target, digits.train, clusters=2, curvature=32, bank=4)
     other.save(tmp_path / "other")
     shutil.copy(tmp_path / "other" / name, run / name)
     with refused(name):
@@ -312,28 +312,31 @@ def test_a_run_of_other_data_or_another_network_is_not_overwritten(run, target, 
     before = contents(run)
     with refused("another data", str(run)):
         small = ddm.Target(target.network, target.trajectory)  # as recorded, so that it knows no data of its own
-        DistilledDatamodel.fit(small, digits.train[:100], partition="class", steps=1).save(run)
+        DistilledDatamodel.fit(small, digits.train[:100], partition="class", curvature=32, bank=4).save(run)
     wider = ddm.train(ddm.networks.ConvNet(width=9, depth=2), digits.train, Recipe(epochs=1))
     with refused("another network", str(run)):
-        DistilledDatamodel.fit(wider, digits.train, partition="class", steps=1).save(run)
+        DistilledDatamodel.fit(wider, digits.train, partition="class", curvature=32, bank=4).save(run)
     assert contents(run) == before
 
 
 def test_saving_over_a_run_leaves_nothing_of_it(run, target, digits):
-    across = DistilledDatamodel.fit(target, digits.train, partition=np.arange(300) % 4, steps=1)
+    across = DistilledDatamodel.fit(target, digits.train, partition=np.arange(300) % 4, curvature=32, bank=4)
     across.save(run)
     again = ddm.load(run)
     assert len(again.partition) == 4
     assert again.class_synset is None
     fewer = ddm.train(ddm.networks.ConvNet(width=8, depth=2), digits.train, Recipe(epochs=2))
-    DistilledDatamodel.fit(fewer, digits.train, partition="class", steps=1).save(run)
+    DistilledDatamodel.fit(fewer, digits.train, partition="class", curvature=32, bank=4).save(run)
     assert len(ddm.load(run).target.trajectory) == 3
 
 
 def test_a_save_killed_at_any_file_leaves_the_old_run_or_the_new_one_or_none(
     saved, tmp_path, datamodel, target, digits, monkeypatch
 ):
-    old, new = datamodel, DistilledDatamodel.fit(target, digits.train, partition="sequence", clusters=3, steps=1)
+    old, new = (
+        datamodel,
+        DistilledDatamodel.fit(target, digits.train, partition="sequence", clusters=3, curvature=32, bank=4),
+    )
     rename = os.replace
     for survived in itertools.count():
         left = iter(range(survived))

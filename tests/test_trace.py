@@ -34,13 +34,13 @@ def test_a_full_search_looks_at_every_group(datamodel, digits):
 
 
 def test_groups_that_are_whole_classes_are_searched_once(target, digits):
-    datamodel = ddm.DistilledDatamodel.fit(target, digits.train, partition="class", steps=3)
+    datamodel = ddm.DistilledDatamodel.fit(target, digits.train, partition="class", curvature=64, bank=8)
     assert datamodel.trace(digits.test[0]).models == 10
 
 
 def test_groups_that_cut_across_classes_are_searched_in_full(target, digits):
     groups = np.arange(len(digits.train)) % 5
-    datamodel = ddm.DistilledDatamodel.fit(target, digits.train, partition=groups, steps=3)
+    datamodel = ddm.DistilledDatamodel.fit(target, digits.train, partition=groups, curvature=64, bank=8)
     found = datamodel.trace(digits.test[0])
     assert found.classes is None
     assert found.models == 5

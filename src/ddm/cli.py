@@ -27,8 +27,9 @@ from ddm.files import hash_of, read_json
 from ddm.matching import Settings, paper
 from ddm.recipe import Recipe
 from ddm.run import Config
+from ddm.store import EXACT
 from ddm.target import accuracy_of
-from ddm.words import console, describe_audit, describe_run, describe_trace, effects_table, trust
+from ddm.words import console, describe_audit, describe_run, describe_trace, effects_table, shares_table, trust
 
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """Of the click that typer uses, which newer ones carry with them."""
@@ -91,8 +92,8 @@ def fit(
     partition: Annotated[str, typer.Option(help="kmeans, class or sequence.")] = "kmeans",
     groups: Annotated[Path | None, typer.Option(help="Your own groups: a line for each training sample.")] = None,
     features: Annotated[str | None, typer.Option(help="hf:NAME clusters on a pre-trained network's features.")] = None,
-    matching: Annotated[str | None, typer.Option(help="reverse or forward.")] = None,
-    setting: Annotated[list[str] | None, typer.Option(help="Of the matching, e.g. ipc=2; repeat it.")] = None,
+    matching: Annotated[str | None, typer.Option(help="response, reverse or forward.")] = None,
+    setting: Annotated[list[str] | None, typer.Option(help="Of the matching, e.g. bank=200; repeat it.")] = None,
     config: Annotated[Path | None, typer.Option(help="Replay a config.json instead of all the above.")] = None,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -154,6 +155,9 @@ def attribute(
     design: Annotated[str, typer.Option(help="leave-one-out or random.")] = "leave-one-out",
     perturbations: Annotated[int | None, typer.Option(help="Of a random design; default 4 a group.")] = None,
     beta: Annotated[str, typer.Option(help="Weight of a perturbation: uniform or removed.")] = "uniform",
+    fast: Annotated[
+        bool, typer.Option("--fast", help="One Jacobian instead of a model a group: the same for small effects.")
+    ] = False,
     top: Annotated[int, typer.Option(min=1, help="Groups to show.")] = 10,
     plot: Annotated[Path | None, typer.Option(help="Write the picture here (png, svg, pdf).")] = None,
     save: Annotated[Path | None, typer.Option(help="Write all effects here (json or csv).")] = None,
@@ -168,7 +172,7 @@ def attribute(
         plots.picture_kind(plot)
     datamodel, question = _open(run, data, root, device, split, index)
     found = datamodel.attribute(
-        question, objective, level=level, design=design, perturbations=perturbations, beta=beta, seed=seed
+        question, objective, level=level, design=design, perturbations=perturbations, beta=beta, seed=seed, fast=fast
     )
     if output is not None:
         found = found.on(output)
@@ -190,20 +194,31 @@ def trace(
     index: Index = None,
     split: Split = "test",
     full: Annotated[bool, typer.Option("--full", help="Search every group instead of class first.")] = False,
+    verify: Annotated[int, typer.Option(min=0, help="Really retrain without so many of the best candidates.")] = 0,
+    samples: Annotated[int, typer.Option(min=0, help="Show so many training samples of the group found.")] = 0,
+    plot: Annotated[Path | None, typer.Option(help="Write the picture of these samples here.")] = None,
     data: DataName = None,
     root: Root = None,
     seed: Seed = 0,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """The class, then the cluster, most responsible for a behaviour."""
+    """The class, then the cluster, then the samples most responsible for a behaviour."""
+    if plot is not None:
+        plots.picture_kind(plot)
     datamodel, question = _open(run, data, root, device, split, index)
-    found = datamodel.trace(question, objective, full=full)
+    found = datamodel.trace(question, objective, full=full, verify=verify, directory=run / EXACT)
+    shown = samples or (10 if plot is not None else 0)
+    shares = datamodel.shares(question, found.group, objective) if shown else None
+    if shares is not None and plot is not None and datamodel.samples is not None:
+        plots.save(shares.plot(datamodel.samples, shown), plot)
     if as_json:
-        _print_json(found.to_dict() | _audited(datamodel))
-    else:
-        describe_trace(console(), found)
-        console().print(trust(datamodel.audited))
+        _print_json(found.to_dict() | ({"shares": shares.to_dict()} if shares else {}) | _audited(datamodel))
+        return
+    describe_trace(console(), found)
+    if shares is not None:
+        console().print(shares_table(shares, shown))
+    console().print(trust(datamodel.audited))
 
 
 @app.command()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,21 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from ddm import designs
+from ddm import designs, progress
 from ddm import partition as partitions
-from ddm.attribution import Attribution, least_squares
+from ddm.attributed import attributed
+from ddm.attribution import Attribution
 from ddm.audit import Audit, audit
 from ddm.counterfactual import Counterfactuals
 from ddm.datasets.samples import Samples
 from ddm.designs import Weights
 from ddm.errors import InputError
-from ddm.exact import Exact, Retrain
+from ddm.exact import Exact, Retrain, group_rows
 from ddm.matching import Settings, distil
+from ddm.matching.response import Responses
 from ddm.objectives import Measure, Objective, resolve
 from ddm.partition import Features, Group, Partition
+from ddm.shares import Shares, shares
 from ddm.synset import Synset
 from ddm.target import Target
 from ddm.trace import Trace
@@ -65,6 +67,7 @@ class DistilledDatamodel:
         self.synset, self.class_synset = synset, class_synset
         self._clusters = Counterfactuals(target, synset)
         self._classes = Counterfactuals(target, class_synset) if class_synset is not None else None
+        self._response_cache: Responses | None = None
 
     @classmethod
     def fit(
@@ -105,6 +108,7 @@ class DistilledDatamodel:
         perturbations: int | None = None,
         beta: Weights = "uniform",
         seed: int = 0,
+        fast: bool = False,
     ) -> Attribution:
         """What removing each group does to ``objective`` on the samples asked about.
 
@@ -112,15 +116,38 @@ class DistilledDatamodel:
         design: leave-one-out, random (``perturbations`` unions of half of the groups, default 4 K), or an array
                 p ``(M, K)`` that is 1 where a group stays and 0 where it is removed
         beta:   weight of each perturbation: uniform, removed (fewer removed groups count more), or a callable of p
+        fast:   take logits from one Jacobian of the target instead of from every model: the same to first order
         """
         models, partition = self._level(level)
         removed = _design(design, len(partition), perturbations, seed)
-        return self._attribute(models, partition, removed, self._batch(question), objective, beta)
+        return self._attribute(models, partition, removed, self._batch(question), objective, beta, fast=fast)
 
     def trace(
-        self, question: Question, objective: str | Objective | Measure = "prediction", *, full: bool = False
+        self,
+        question: Question,
+        objective: str | Objective | Measure = "prediction",
+        *,
+        full: bool = False,
+        verify: int = 0,
+        train: Samples | Dataset[Any] | None = None,
+        by: Retrain | None = None,
+        directory: Path | str | None = None,
+        workers: int | None = None,
     ) -> Trace:
-        """The class and then the cluster most responsible, by L + C fine-tunings; ``full`` searches every group."""
+        """The class and then the cluster most responsible, by L + C fine-tunings; ``full`` searches every group.
+
+        verify: really retrain without so many of the best candidates, and answer with their exact effects. What this
+                costs is said before it starts; ``train``, ``by``, ``directory`` and ``workers`` are those of ``audit``
+        """
+        found = self._trace(question, objective, full)
+        if not verify:
+            return found
+        chosen = np.flatnonzero(self.partition.mask([name for name, _ in found.clusters.top(verify)]))
+        with self._exact(train, by, directory, workers) as retraining:
+            verified = self._verified(retraining, chosen, self._batch(question), objective)
+        return replace(found, verified=verified)
+
+    def _trace(self, question: Question, objective: str | Objective | Measure, full: bool) -> Trace:
         batch = self._batch(question)
         clusters = designs.leave_one_out(len(self.partition))
         upper_level = self.partition.by_class()
@@ -135,6 +162,44 @@ class DistilledDatamodel:
             self._clusters, self.partition, clusters[inside], batch, objective, "uniform", chosen=inside
         )
         return Trace(upper, lower, len(self.partition))
+
+    def shares(
+        self,
+        question: Question,
+        group: Group | None = None,
+        objective: str | Objective | Measure = "prediction",
+        *,
+        output: str | None = None,
+        train: Samples | Dataset[Any] | None = None,
+    ) -> Shares:
+        """The samples of a group by what each contributes to the group's effect; the shares add up to it.
+
+        group:  by default the one that ``trace`` finds
+        output: the value asked about, for objectives with one for each class
+        train:  the training set, for a datamodel that was loaded
+        """
+        asked, (x, y) = resolve(objective, self.target.loss), self._batch(question)
+        number = self.partition.index(self._trace(question, objective, False).group if group is None else group)
+        removed = designs.leave_one_out(len(self.partition))[number : number + 1]
+        self._clusters.check_usable(removed[0])
+        effects = self._attribute(
+            self._clusters, self.partition, removed, (x, y), objective, "uniform", chosen=np.array([number])
+        )
+        effects = effects if output is None else effects.on(output)
+        rows = self.partition.rows(number)
+        without = self._clusters.outputs(removed, x)[0]
+        effect = float(effects.scores[0])
+        found = shares(self._responses(train), asked, effects.focus, effect, x, y.to(without.device), without, rows)
+        order = np.argsort(-found * np.sign(effect), kind="stable")
+        return Shares(self.partition.names[number], effects.measured, effect, rows[order], found[order])
+
+    def _responses(self, train: Samples | Dataset[Any] | None) -> Responses:
+        """What responses of this target are computed with, its curvature factored once."""
+        samples = self._training_set(train)
+        if self._response_cache is None:
+            settings = self.settings if self.settings.matching == "response" else Settings(seed=self.settings.seed)
+            self._response_cache = Responses(self.target, samples, settings)
+        return self._response_cache
 
     def counterfactual(self, remove: Group | Iterable[Group]) -> nn.Module:
         """The network as it would be without some groups, given by number or name: a plain ``nn.Module``."""
@@ -177,9 +242,7 @@ class DistilledDatamodel:
         """
         asked = _few(Samples.of(test), 200, seed)
         valid = asked if validation is None else _few(Samples.of(validation), 500, seed)
-        with contextlib.ExitStack() as stack:
-            kept = directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="ddm-audit-"))
-            exact = Exact(self.target, self._training_set(train), kept, retrain=by, workers=workers)
+        with self._exact(train, by, directory, workers) as exact:
             self.audited = audit(
                 self._clusters,
                 self.partition,
@@ -192,6 +255,32 @@ class DistilledDatamodel:
                 seed=seed,
             )
         return self.audited
+
+    @contextlib.contextmanager
+    def _exact(
+        self,
+        train: Samples | Dataset[Any] | None,
+        by: Retrain | None,
+        directory: Path | str | None,
+        workers: int | None,
+    ) -> Iterator[Exact]:
+        """Retraining, its models kept in ``directory`` or for a while only."""
+        with contextlib.ExitStack() as stack:
+            kept = directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="ddm-exact-"))
+            yield Exact(self.target, self._training_set(train), kept, retrain=by, workers=workers)
+
+    def _verified(
+        self, exact: Exact, chosen: np.ndarray, batch: tuple[Tensor, Tensor], objective: str | Objective | Measure
+    ) -> Attribution:
+        """Effects of removing the ``chosen`` groups, by retraining without each."""
+        seconds = exact.estimate()
+        cost = "" if seconds is None else f" of about {max(seconds, 0.1):.1f} s each"
+        progress.note(f"Verifying by {len(chosen)} retrainings{cost}.")
+        removed = designs.leave_one_out(len(self.partition))[chosen]
+        outputs = exact.outputs(group_rows(self.partition, removed), 0, batch[0]).to(self.target.device)
+        asked, baseline = resolve(objective, self.target.loss), self.target.outputs(batch[0])
+        weights = np.ones(len(chosen))
+        return attributed(asked, outputs, baseline, batch[1], self.partition, removed, weights, chosen, chosen)
 
     def _training_set(self, train: Samples | Dataset[Any] | None) -> Samples:
         samples = self.samples if train is None else Samples.of(train)
@@ -216,6 +305,7 @@ class DistilledDatamodel:
         objective: str | Objective | Measure,
         beta: Weights,
         chosen: np.ndarray | None = None,
+        fast: bool = False,
     ) -> Attribution:
         """Attribution to the ``chosen`` groups (default: all) from the perturbations ``removed (M, K)``."""
         chosen = np.arange(len(partition)) if chosen is None else chosen
@@ -223,30 +313,10 @@ class DistilledDatamodel:
         weights = designs.weights(removed, beta)
         removed = removed & np.isin(np.arange(len(partition)), usable)
         weights, removed = weights[removed.any(1)], removed[removed.any(1)]
-        asked = resolve(objective, self.target.loss)
         x, y = batch
-        baseline = self.target.outputs(x)
-        values = _measured(asked, chain([baseline], models.each(removed, x)), baseline, y.to(baseline.device))
-        everything = np.vstack([np.ones((1, len(usable))), ~removed[:, usable]])
-        weights = np.concatenate([[1.0], weights])
-        fit = least_squares(everything, values, weights)
-        matrix, errors = np.full((2, len(partition), values.shape[1]), np.nan)
-        matrix[usable], errors[usable] = 0.0 - fit.W, fit.errors  # not −W, which makes zero negative
-        outputs = asked.output_names(partition.classes, values.shape[1])
-        return Attribution(
-            names=tuple(partition.names[k] for k in chosen),
-            matrix=matrix[chosen],
-            errors=errors[chosen],
-            b=fit.b,
-            baseline=values[0],
-            outputs=outputs,
-            objective=asked.name,
-            meaning=asked.meaning,
-            signed=asked.signed,
-            focus=int(baseline.softmax(1).mean(0).argmax()) if asked.per_class else 0,
-            sizes=partition.sizes[chosen],
-            models=len(removed),
-        )
+        asked, baseline = resolve(objective, self.target.loss), self.target.outputs(x)
+        outputs = models.each(removed, x, fast=fast)
+        return attributed(asked, outputs, baseline, y, partition, removed, weights, usable, chosen)
 
     def _level(self, level: str) -> tuple[Counterfactuals, Partition]:
         if level == "cluster":
@@ -335,18 +405,3 @@ def _design(design: str | np.ndarray, groups: int, perturbations: int | None, se
     if design == "random":
         return designs.random(groups, 4 * groups if perturbations is None else perturbations, seed=seed)
     raise InputError(f"there is no design '{design}': use leave-one-out, random or an array.")
-
-
-def _measured(objective: Objective, outputs: Iterable[Tensor], baseline: Tensor, labels: Tensor) -> np.ndarray:
-    """Values ``(M, O)`` for the outputs of M models."""
-    try:
-        values = objective.values(outputs, baseline, labels)
-    except (TypeError, RuntimeError, IndexError) as error:
-        raise InputError(
-            f"the objective '{objective.name}' must take (outputs, baseline outputs, labels) and return one or more "
-            f"numbers; it said: {error}"
-        ) from None
-    measured: np.ndarray = values.cpu().numpy()
-    if not np.isfinite(measured).all():
-        raise InputError(f"the objective '{objective.name}' gave NaN or infinite values.")
-    return measured

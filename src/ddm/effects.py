@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ddm import designs
-from ddm.counterfactual import Counterfactuals
 from ddm.datasets.samples import Samples
 from ddm.exact import Exact, group_rows
+from ddm.models import Models
 from ddm.partition import Partition
 
 
@@ -68,8 +68,8 @@ class Effects:
         return Effects(self.shift[groups], self.margin[groups], self.validation[groups], self.unions, self.base)
 
 
-def predicted(models: Counterfactuals, asked: Asked) -> Effects:
-    """What a datamodel's counterfactual models say."""
+def predicted(models: Models, asked: Asked) -> Effects:
+    """What models without groups say."""
     x = asked.inputs()
     base = models.target.outputs(x).cpu()
     return _effects((logits.cpu() for logits in models.each(asked.removed, x)), base, asked)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +22,7 @@ from ddm import engine
 from ddm.datasets.samples import Samples
 from ddm.errors import InputError
 from ddm.files import read_metadata, read_tensors, write_tensors
+from ddm.gradients import loss_gradient
 from ddm.parameters import State, state_of
 from ddm.partition import Partition
 from ddm.recipe import Recipe
@@ -53,7 +55,7 @@ class Exact:
     ) -> None:
         if retrain is None and target.recipe is None:
             raise InputError(
-                "this target was trained by a loop of your own: give audit(…, by=) or Exact(…, retrain=) a function of "
+                "this target was trained by a loop of your own: give by= or Exact(…, retrain=) a function of "
                 "(positions of the samples to leave out, number of the batch order) that trains again and returns the "
                 "network."
             )
@@ -83,6 +85,20 @@ class Exact:
     def outputs(self, removals: Sequence[np.ndarray], order: int, x: Tensor) -> Tensor:
         """Logits ``(M, n, L)`` for inputs ``x (n, ...)`` without each of M removals' rows."""
         return torch.stack([self._forward(state, x) for state in self.states(removals, order)])
+
+    def estimate(self) -> float | None:
+        """Seconds that one retraining will take, from one step of it; None for a loop of the user's own."""
+        recipe = self.target.recipe
+        if self.retrain is not None or recipe is None:
+            return None
+        x, y = self.samples.batch(np.arange(min(recipe.batch_size, len(self.samples))))
+        theta, fixed = self.target.at(0)
+        times = []
+        for _ in range(3):
+            started = time.perf_counter()
+            loss_gradient(self.target, theta, fixed, x, y, recipe.batch_size)
+            times.append(time.perf_counter() - started)
+        return min(times) * recipe.epochs * math.ceil(len(self.samples) / recipe.batch_size)
 
     def seconds(self, removals: Sequence[np.ndarray], order: int = 0) -> float:
         """Mean time of these retrainings, each on one thread, as measured when they were made."""

@@ -1,19 +1,21 @@
-"""Gradients of groups along the trajectory: ∇L(θ_t; D_κ), the mean over the group, ``(P,)`` each.
-
-They are fixed once the target is trained, so each is computed once per (checkpoint, group) and kept.
-"""
+"""Gradients along the trajectory: of the loss on groups of samples, and of the logits of single inputs."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import vjp, vmap
 
 from ddm.datasets.samples import Samples
 from ddm.progress import Advance
 from ddm.target import Target
+
+_TOGETHER = 2**24
+"""Numbers that the gradients of one vectorised call may hold."""
 
 
 def loss_gradient(
@@ -35,7 +37,10 @@ def group_gradients(
     checkpoints: Sequence[int],
     advance: Advance = lambda amount: None,
 ) -> Tensor:
-    """∇L(θ_t; D_κ) ``(B, T, P)`` for B groups of samples, given by position, at T checkpoints."""
+    """∇L(θ_t; D_κ) ``(B, T, P)``, means over groups, for B groups given by position, at T checkpoints.
+
+    They are fixed once the target is trained, so each is computed once and kept.
+    """
     gradients = torch.empty(len(members), len(checkpoints), target.flat.size, dtype=target.theta.dtype)
     for column, t in enumerate(checkpoints):
         theta, fixed = target.at(t)
@@ -43,3 +48,49 @@ def group_gradients(
             gradients[row, column] = loss_gradient(target, theta, fixed, *samples.batch(rows))
             advance(len(rows))
     return gradients
+
+
+def output_gradients(
+    target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor, cotangents: Tensor
+) -> Tensor:
+    """J(x_i)ᵀa_ij ``(n, c, P)`` for inputs ``x (n, ...)`` and c vectors ``a (n, c, L)`` each, with J = ∂f/∂θ."""
+
+    def one(inputs: Tensor, vectors: Tensor) -> Tensor:
+        pull = vjp(lambda at: target.flat(at, fixed, inputs[None])[0], theta)[1]
+        rows: Tensor = vmap(lambda vector: pull(vector)[0])(vectors)
+        return rows
+
+    size = max(1, _TOGETHER // (cotangents.shape[1] * target.flat.size))
+    with contextlib.suppress(RuntimeError):  # networks that cannot be vectorised
+        parts = zip(x.split(size), cotangents.split(size), strict=True)
+        return torch.cat([vmap(one)(inputs, vectors).detach() for inputs, vectors in parts])
+    pairs = zip(x, cotangents, strict=True)
+    return torch.stack([_one_by_one(target, theta, fixed, inputs, vectors) for inputs, vectors in pairs])
+
+
+def _one_by_one(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], inputs: Tensor, vectors: Tensor) -> Tensor:
+    """Jᵀa ``(c, P)`` of one input without vectorising."""
+    theta = theta.detach().requires_grad_()
+    with torch.enable_grad():
+        outputs = target.flat(theta, fixed, inputs[None])[0]
+    return torch.stack([torch.autograd.grad(outputs, theta, vector, retain_graph=True)[0] for vector in vectors])
+
+
+def jacobian(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """J(x_i) ``(n, L, P)`` of the logits of inputs ``(n, ...)``."""
+    with torch.no_grad():
+        classes = target.flat(theta, fixed, x[:1]).shape[1]
+    return output_gradients(target, theta, fixed, x, torch.eye(classes).to(theta).expand(len(x), -1, -1))
+
+
+def along(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor, direction: Tensor) -> Tensor:
+    """J(x)d ``(n, L)``, how logits change along ``d (P,)``, by a central difference: any network will do."""
+    width = _REACH * float(theta.norm() or 1.0) / max(float(direction.norm()), torch.finfo(theta.dtype).tiny)
+    with torch.no_grad():
+        ahead = target.flat(theta + width * direction, fixed, x)
+        behind = target.flat(theta - width * direction, fixed, x)
+    return (ahead - behind) / (2 * width)
+
+
+_REACH = 1e-3
+"""Width of a difference of logits, as a fraction of ‖θ‖."""

@@ -39,6 +39,12 @@ def silent() -> Iterator[None]:
         _silent -= 1
 
 
+def note(sentence: str) -> None:
+    """Say something on standard error, before work that takes long."""
+    if not _silent:
+        print(sentence, file=sys.stderr)
+
+
 @contextmanager
 def bar(description: str, total: float) -> Iterator[Advance]:
     """A bar for ``total`` units of work, of any size, on a terminal; the function it yields moves it on."""

@@ -22,13 +22,15 @@ class Synset:
     """Synthetic samples for each of K groups.
 
     names:   of the groups
-    images:  ``(K, ipc, ...)``, normalised as the training samples are
+    images:  ``(K, ipc, ...)``, normalised as the training samples are, or ``(1, ipc, ...)`` that all groups share
     targets: ``(K, ipc, L)`` signed soft targets, rows summing to 1; one-hot where labels are hard
     lengths: ``(K,)`` α_κ, the total step of the fine-tuning: θ_κ ≈ θ_τ − α_κ ∇L(θ_τ; S_κ). Positive descends;
              negative climbs, as forward-matched synsets must
-    alignment: ``(K,)`` cosine of that step with the pull ḡ_κ that is missing without the group: 1 is a perfect match
+    alignment: ``(K,)`` cosine of that step with what it was matched to, the pull ḡ_κ that is missing without the group
+             or, for response matching, the change of outputs Δ_κ makes: 1 is a perfect match
     steps:   T, the fine-tuning steps that share α_κ
     hard:    whether targets stand for plain labels
+    shared:  whether all groups have the same images; their loss is then the cross-entropy, whatever the target's is
     stopped: why the matching of a group was stopped; such a group cannot be removed
     """
 
@@ -39,6 +41,7 @@ class Synset:
     alignment: Tensor
     steps: int = 1
     hard: bool = False
+    shared: bool = False
     stopped: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -50,6 +53,11 @@ class Synset:
         return torch.tensor([name not in self.stopped for name in self.names])
 
     @property
+    def error(self) -> Tensor:
+        """What the step misses of what it was matched to ``(K,)``, 0 for nothing and 1 for all of it."""
+        return 1 - self.alignment.square()
+
+    @property
     def nbytes(self) -> int:
         """Bytes of images, targets and lengths."""
         return sum(tensor.nbytes for tensor in (self.images, self.targets, self.lengths))
@@ -59,17 +67,16 @@ class Synset:
         """Parts put together in the order of ``names``."""
         found = [name for part in parts for name in part.names]
         order = torch.tensor([found.index(name) for name in names])
-        tensors: dict[str, Any] = {
-            key: torch.cat([getattr(part, key) for part in parts])[order]
-            for key in ("images", "targets", "lengths", "alignment")
-        }
+        keys = ("targets", "lengths", "alignment") if parts[0].shared else ("images", "targets", "lengths", "alignment")
+        tensors: dict[str, Any] = {key: torch.cat([getattr(part, key) for part in parts])[order] for key in keys}
         stopped = {name: why for part in parts for name, why in part.stopped.items()}
         return replace(parts[0], names=tuple(names), stopped=stopped, **tensors)
 
     def save(self, path: Path | str) -> None:
         """Write the synset to one safetensors file."""
         tensors = {key: getattr(self, key) for key in ("images", "targets", "lengths", "alignment")}
-        metadata = {"names": self.names, "steps": self.steps, "hard": self.hard, "stopped": self.stopped}
+        metadata: dict[str, Any] = {"names": self.names, "steps": self.steps, "hard": self.hard, "shared": self.shared}
+        metadata["stopped"] = self.stopped
         write_tensors(Path(path), tensors, metadata)
 
     @classmethod
@@ -88,4 +95,6 @@ class Synset:
 
         if self.images.dim() != 5:
             raise InputError(f"only images can be shown, not inputs of shape {tuple(self.images.shape[2:])}.")
+        if self.shared:
+            return image_grid(self.images[0], [""] * self.images.shape[1], columns)
         return image_grid(self.images[:, 0], self.names, columns)

@@ -15,11 +15,13 @@ class Trace:
     classes:  effect of removing each class, or None where every group was searched
     clusters: effect of removing each cluster of the class found, or every group
     models:   fine-tuned models this took; ``full`` is what searching every group takes
+    verified: the exact effect of the best candidates, if they were retrained without
     """
 
     classes: Attribution | None
     clusters: Attribution
     full: int
+    verified: Attribution | None = None
 
     @property
     def models(self) -> int:
@@ -33,13 +35,17 @@ class Trace:
 
     @property
     def group(self) -> str:
-        """The most responsible group."""
-        return self.clusters.top(1)[0][0]
+        """The most responsible group, by retraining where candidates were verified."""
+        return self._answer.top(1)[0][0]
 
     @property
     def effect(self) -> float:
         """Effect of removing it."""
-        return self.clusters.top(1)[0][1]
+        return self._answer.top(1)[0][1]
+
+    @property
+    def _answer(self) -> Attribution:
+        return self.clusters if self.verified is None else self.verified
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain JSON values."""
@@ -52,8 +58,10 @@ class Trace:
             "full_search": self.full,
             "classes": self.classes.to_dict() if self.classes is not None else None,
             "clusters": self.clusters.to_dict(),
+            "verified": self.verified.to_dict() if self.verified is not None else None,
         }
 
     def __repr__(self) -> str:
         trail = f"class {self.class_name} → group {self.group}" if self.classes is not None else f"group {self.group}"
+        trail += " (verified by retraining)" if self.verified is not None else ""
         return f"Trace({trail}, effect {self.effect:+.3g}; {self.models} fine-tunings instead of {self.full}; {SIGN})"

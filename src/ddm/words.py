@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ddm.attribution import SIGN, Attribution
 from ddm.audit import Audit
+from ddm.shares import Shares
 from ddm.trace import Trace
 
 
@@ -30,7 +31,7 @@ def describe_run(out: Console, facts: dict[str, Any], folder: str) -> None:
     out.print(
         f"{facts['groups']} groups of {sizes['smallest']} to {sizes['largest']} samples, distilled by "
         f"{facts['matching']} matching into {facts['synset_bytes'] / 1024:,.0f} KiB; mean alignment of the synset's "
-        f"step with the pull of its group {facts['alignment']:.2f} (1 is perfect, 0 is unrelated)."
+        f"step with what it was matched to {facts['alignment']:.2f} (1 is perfect, 0 is unrelated)."
     )
     if facts["stopped"]:
         out.print(f"{len(facts['stopped'])} groups could not be distilled: {', '.join(facts['stopped'])}.")
@@ -61,7 +62,24 @@ def describe_trace(out: Console, trace: Trace) -> None:
         effect = trace.classes.top(1)[0][1]
         out.print(f"Class with the strongest effect on the {measured}: {trace.class_name} ({effect:+.4g} without it).")
     out.print(f"Group with the strongest effect on the {measured}: {trace.group} ({trace.effect:+.4g} without it).")
+    if trace.verified is not None:
+        exact = ", ".join(f"{name} {effect:+.4g}" for name, effect in trace.verified.top(len(trace.verified)))
+        out.print(f"By retraining without each: {exact}.")
     out.print(f"{trace.models} fine-tunings; searching every group takes {trace.full}. Effect {SIGN}.")
+
+
+def shares_table(shares: Shares, count: int) -> Table:
+    """The samples of a group that contribute most to its effect."""
+    table = Table(
+        title=f"Samples of group {shares.group} by their share of its effect on: {shares.output}\n"
+        f"{shares.effect:+.4g} without the group; {len(shares)} samples add up to it",
+        caption=SIGN,
+    )
+    for heading in ("training sample", "share", "of the effect"):
+        table.add_column(heading, justify="right")
+    for row, value in shares.top(count):
+        table.add_row(str(row), f"{value:+.4g}", f"{value / shares.effect:.1%}")
+    return table
 
 
 def describe_audit(out: Console, audit: Audit) -> None:

@@ -8,7 +8,7 @@ from ddm.bench.outcome import Outcome
 from ddm.bench.problem import Problem
 from ddm.bench.report import Report, Row
 
-METHODS = ["random", "predict", "centroid", "ddm-paper", "ddm-match", "ddm"]
+METHODS = ["random", "predict", "centroid", "ddm-paper", "ddm-match", "ddm", "ddm-response"]
 
 _PAPER = {
     "mnist": {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ddm.bench.matching import kept_rows
+from ddm.bench.methods import settings_of
 from ddm.bench.problem import NOTHING, Problem
 from ddm.bench.report import Report, Row
 from ddm.bench.setup import preset
@@ -171,8 +172,8 @@ _ROWS = {"architectures": _architecture_row, "initialisations": _initialisation_
 
 def _row(problem: Problem, name: str, title: str) -> Row:
     asked, removals = batch(problem), _without_groups(problem)
-    datamodel = problem.datamodel(problem.setup.settings)
-    seconds = problem.matching_seconds(problem.setup.settings)
+    settings = settings_of(problem, "ddm-response")
+    datamodel, seconds = problem.datamodel(settings), problem.matching_seconds(settings)
     found = np.nan_to_num(datamodel.attribute(asked, "prediction", level="class").scores)
     base, *retrained = problem.exact.outputs([NOTHING, *removals], 0, asked.batch()[0])
     exact = np.array([float(shift(logits, base).mean()) for logits in retrained])

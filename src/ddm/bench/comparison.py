@@ -7,7 +7,8 @@ from ddm.bench.problem import Problem
 from ddm.bench.report import Report
 
 METHODS = [
-    "random", "koh-cg", "koh-lissa", "fastif", "arnoldi", "tracin", "trak", "ekfac", "ddm-paper", "ddm-match", "ddm",
+    "random", "koh-cg", "koh-lissa", "fastif", "arnoldi", "tracin", "trak", "ekfac",
+    "ddm-paper", "ddm-match", "ddm", "ddm-response",
 ]  # fmt: skip
 
 _PAPER = {

@@ -15,7 +15,7 @@ from ddm.fidelity import oracle_fraction
 
 def run(problem: Problem) -> Report:
     """Trace every test sample both ways."""
-    datamodel = problem.datamodel(settings_of(problem, "ddm"))
+    datamodel = problem.datamodel(settings_of(problem, "ddm-response"))
     datamodel.trace(problem.test[0])
     datamodel.trace(problem.test[0], full=True)  # both levels' directions are kept from now on
     rows: list[Row] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from ddm.counterfactual import Counterfactuals
 from ddm.datamodel import DistilledDatamodel
 from ddm.effects import Effects, log_odds, predicted
 from ddm.matching import Settings, paper
+from ddm.matching.blocks import Block
+from ddm.matching.response_work import ResponseWork
+from ddm.models import Models
 
 TITLES = {
     "random": "random",
@@ -31,6 +35,8 @@ TITLES = {
     "ddm-paper": "DDM, the paper's settings taken literally",
     "ddm-match": "DDM-match (forward matching)",
     "ddm": "DDM (reverse matching)",
+    "ddm-response": "DDM (response matching)",
+    "response": "the response itself, not encoded",
     "ddm-sequence": "DDM without clustering",
     "retrain": "another retraining",
 }
@@ -41,11 +47,15 @@ _PATIENCE = 5.0
 """Seconds after which a question is not asked again to time it."""
 
 
+_RESPONSES = ("ddm-response", "response")
+
+
 def settings_of(problem: Problem, method: str) -> Settings:
     """How a kind of DDM distils."""
-    mine = problem.setup.settings
-    if method == "ddm-match":
-        return replace(mine, matching="forward")
+    if method in _RESPONSES:
+        own: dict[str, Any] = {"labels": "soft", "step_size": None, "finetune_steps": 1}
+        return replace(problem.setup.settings, matching="response", **own)
+    mine = replace(problem.setup.settings, matching="forward" if method == "ddm-match" else "reverse")
     if method == "ddm-paper":
         _, literal = paper(problem.setup.data, problem.setup.model)
         few = min(literal.steps, mine.steps)
@@ -55,6 +65,8 @@ def settings_of(problem: Problem, method: str) -> Settings:
 
 def find(problem: Problem, method: str) -> Outcome:
     """What a method says of a problem, measured."""
+    if method == "response":
+        return _response(problem)
     return _datamodel(problem, method) if method.startswith("ddm") else _baseline(problem, method)
 
 
@@ -63,6 +75,16 @@ def _datamodel(problem: Problem, method: str) -> Outcome:
     datamodel = problem.datamodel(settings)
     cost = Cost(problem.matching_seconds(settings), _query_seconds(problem, datamodel), datamodel.synset.nbytes)
     return Outcome(predicted(Counterfactuals(problem.target, datamodel.synset), problem.asked), cost)
+
+
+def _response(problem: Problem) -> Outcome:
+    """Models displaced by the responses, as if these were kept: what response matching encodes."""
+    started = time.perf_counter()
+    work = ResponseWork(problem.target, problem.train, settings_of(problem, "response"))
+    everything = Block(list(range(len(problem.partition))), [])
+    responses = work.responses_of(problem.partition, None, everything)
+    cost = Cost(time.perf_counter() - started, 0.0, responses.nbytes)
+    return Outcome(predicted(Models(problem.target, responses), problem.asked), cost)
 
 
 def _query_seconds(problem: Problem, datamodel: DistilledDatamodel) -> float:

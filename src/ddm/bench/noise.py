@@ -10,7 +10,7 @@ from ddm.bench.problem import Problem
 from ddm.bench.removal import rows_by_method
 from ddm.bench.report import Report
 
-METHODS = ["random", "size", "koh-cg", "arnoldi", "tracin", "trak", "ekfac", "ddm-match", "ddm"]
+METHODS = ["random", "size", "koh-cg", "arnoldi", "tracin", "trak", "ekfac", "ddm-match", "ddm", "ddm-response"]
 SHARES = {"10 %": 0.1, "20 %": 0.2, "30 %": 0.3, "40 %": 0.4}
 NORM = 0.1
 

@@ -186,7 +186,8 @@ class Problem:
 
     def outcome_file(self, method: str) -> Path:
         """Where a method's outcome is kept."""
-        return self.work / f"scores-{self.setup.key()}" / f"{method}.safetensors"
+        key = self.setup.key() if method.startswith(("ddm", "response")) else self.setup.question_key()
+        return self.work / f"scores-{key}" / f"{method}.safetensors"
 
     def rows_of(self, groups: np.ndarray) -> np.ndarray:
         """Positions of the samples of some groups."""

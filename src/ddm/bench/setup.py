@@ -64,6 +64,10 @@ class Setup:
         """A short name for these settings, wherever the files are."""
         return _hash({name: value for name, value in asdict(self).items() if name not in _ELSEWHERE})
 
+    def question_key(self) -> str:
+        """A short name for what methods are asked, however DDM distils."""
+        return _hash({name: value for name, value in asdict(self).items() if name not in (*_ELSEWHERE, "settings")})
+
     def training_key(self) -> str:
         """A short name for what decides the trained target alone."""
         parts = ["data", "limit", "size", "model", "options", "recipe", "seed"]
@@ -118,7 +122,7 @@ _TINY: dict[str, Any] = {
     "tests": 6,
     "validation": 12,
     "unions": 3,
-    "settings": Settings(steps=2, checkpoints=2, offset=1),
+    "settings": Settings(steps=2, checkpoints=2, offset=1, curvature=64, bank=8),
 }
 
 _SMALL: dict[str, dict[str, Any]] = {

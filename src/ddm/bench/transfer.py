@@ -48,6 +48,7 @@ TITLES = {
     "random": "random",
     "ddm-match": "DDM-match (forward matching)",
     "ddm": "DDM (reverse matching)",
+    "ddm-response": "DDM (response matching)",
     "exact": "retraining the teacher without each group",
 }
 

@@ -36,7 +36,7 @@ def run(problem: Problem) -> Report:
     truths = _margins(problem, chosen, "exact")
     rows: list[Row] = []
     drawn = {}
-    for name in ("ddm-match", "ddm"):
+    for name in ("ddm-match", "ddm", "ddm-response"):
         drawn[name] = _errors(problem, _outputs(problem, name))
         outcome = problem.outcomes([name])[name]
         rows.append(
@@ -76,7 +76,7 @@ def run(problem: Problem) -> Report:
             "and retrained models share their batch orders.",
         ],
         reference=fidelity.reference(problem),
-        figure=_figure(problem, drawn["ddm"][0], exact[0][0]),
+        figure=_figure(problem, drawn["ddm-response"][0], exact[0][0]),
     )
 
 
@@ -168,7 +168,7 @@ def _figure(problem: Problem, found: np.ndarray, true: np.ndarray) -> Figure:
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     axes = figure.add_subplot()
     positions = np.arange(len(found))
-    axes.bar(positions, found, color=RAISES, label=TITLES["ddm"])
+    axes.bar(positions, found, color=RAISES, label=TITLES["ddm-response"])
     axes.bar(positions, -scale * true, color=LOWERS, label=f"retraining, flipped and scaled by {scale:.2g}")
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_xlabel("group that is unlearnt")

@@ -7,7 +7,7 @@ from ddm.bench.problem import Problem
 from ddm.bench.removal import rows_by_method
 from ddm.bench.report import Report
 
-METHODS = ["random", "koh-cg", "fastif", "arnoldi", "tracin", "trak", "ekfac", "ddm-match", "ddm"]
+METHODS = ["random", "koh-cg", "fastif", "arnoldi", "tracin", "trak", "ekfac", "ddm-match", "ddm", "ddm-response"]
 SHARES = {"1 %": 0.01, "10 %": 0.1, "20 %": 0.2, "50 %": 0.5}
 
 _ORDERS = 2

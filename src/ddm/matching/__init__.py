@@ -1,6 +1,7 @@
 """Distilling the influence of every group into its synset, the clusters' and the classes' in one go."""
 
-from ddm.matching.distil import MATCHINGS, distil
+from ddm.matching.distil import distil
+from ddm.matching.gradient_work import MATCHINGS
 from ddm.matching.settings import Settings, paper
 
 __all__ = ["MATCHINGS", "Settings", "distil", "paper"]

@@ -46,5 +46,12 @@ def plan(partition: Partition, bytes_per_group: int, memory: float) -> list[Bloc
     return blocks
 
 
+def class_members(partition: Partition, block: Block) -> np.ndarray:
+    """Which of a block's clusters lie in which of its classes ``(classes, clusters)``."""
+    parents = np.asarray(partition.parents)
+    members: np.ndarray = parents[block.clusters] == np.unique(parents)[block.classes][:, None]
+    return members
+
+
 def _runs(items: Sequence[int], length: int) -> list[list[int]]:
     return [list(items[start : start + length]) for start in range(0, len(items), length)]

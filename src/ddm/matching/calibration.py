@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ddm.datasets.samples import Samples
-from ddm.gradients import loss_gradient
+from ddm.gradients import along, loss_gradient
 from ddm.progress import Advance
 from ddm.target import Loss, Target
 
@@ -28,9 +28,6 @@ _WORK = 2**28
 """Curvature is looked at on up to _SAMPLES samples, fewer where samples × parameters would exceed _WORK."""
 
 CHECKPOINTS = 3
-
-_REACH = 1e-3
-"""Width of the difference of logits, as a fraction of ‖θ‖."""
 
 
 def calibrated(
@@ -57,13 +54,12 @@ def curvature(target: Target, samples: Samples, units: Tensor, advance: Advance 
     total = torch.zeros(len(units), dtype=units.dtype, device=units.device)
     for t in checkpoints:
         theta, fixed = target.at(int(t))
-        width = float(_REACH * theta.norm()) or _REACH
         with torch.no_grad():
             logits = target.flat(theta, fixed, x)
-            for row, unit in enumerate(units):
-                change = (target.flat(theta + width * unit, fixed, x) - logits) / width
-                total[row] += _bend(target.loss, logits, change, y) / len(checkpoints)
-                advance(len(x))
+        for row, unit in enumerate(units):
+            change = along(target, theta, fixed, x, unit)
+            total[row] += bend(target.loss, logits, change, y) / len(checkpoints)
+            advance(len(x))
     return total
 
 
@@ -72,7 +68,7 @@ def looks(target: Target) -> int:
     return min(_SAMPLES, max(_FEWEST, _WORK // target.flat.size))
 
 
-def _bend(loss: Loss, logits: Tensor, change: Tensor, y: Tensor) -> Tensor:
+def bend(loss: Loss, logits: Tensor, change: Tensor, y: Tensor) -> Tensor:
     """Second derivative at 0 of ``ε ↦ L(f + ε Ju, y)``, with Ju the change of the logits along u; at least 0."""
     with torch.enable_grad():
         step = torch.zeros((), dtype=logits.dtype, device=logits.device, requires_grad=True)

@@ -11,54 +11,71 @@ from ddm.matching.distances import DISTANCES
 from ddm.recipe import Recipe
 
 _CHOICES = {
-    "matching": ("reverse", "forward"),
+    "matching": ("response", "reverse", "forward"),
     "pairing": ("offset", "mirror"),
     "distance": tuple(DISTANCES),
-    "init": ("real", "noise"),
+    "init": ("auto", "real", "noise"),
     "labels": ("soft", "hard"),
     "optimizer": ("adam", "sgd"),
 }
+
+_LEAST = {"offset": 1, "checkpoints": 2, "ipc": 1, "finetune_steps": 1, "samples": 1, "curvature": 1, "bank": 1}
 
 
 @dataclass(frozen=True)
 class Settings:
     """How the synset of each group is distilled.
 
-    matching:   reverse (the paper) or forward (its DDM-match)
+    matching:   response (how the target moves while the other data push back), reverse (the paper) or forward (its
+                DDM-match)
+    checkpoints: at most so many of the trajectory, evenly spaced, are those of real gradients
+    init:       of synthetic images: real (samples of the training set), noise, or auto (noise for response matching)
+    step_size:  learning rate η_f of the fine-tuning; None calibrates one for each group
+    finetune_steps: steps T of the fine-tuning; a calibrated length is divided among them
+    seed:       of all that is drawn
+    memory:     GiB that gradients may take
+
+    Of response matching:
+
+    samples:    at most so many of a group are those of its gradients
+    curvature:  rows that estimate the curvature; None chooses by the size of the network
+    bank:       images that all groups share; None takes as few as encode the responses within the tolerance
+    tolerance:  mean share of the change of outputs on unseen inputs that the encoding may miss
+
+    Of reverse and forward matching:
+
     pairing:    offset (Algorithm 1: real gradients at θ_t, the synset's at θ_{t+s}) or mirror (Eq. 6: at θ_{τ−t});
                 forward matching compares both at θ_t
     offset:     the trajectory step s, in checkpoints; at most half of the trajectory is used
-    checkpoints: at most so many of the trajectory, evenly spaced, are those of real gradients
     distance:   layer-cosine (as dataset condensation computes it), cosine (whole vectors) or mse
     ipc:        synthetic samples a group
-    init:       real (start from samples of the group) or noise
     labels:     soft (signed targets q̃ with Σq̃ = 1, learned) or hard (the paper's)
     augment:    of the synthetic images while matching: none, flip, shift or flip-shift
     steps:      distillation steps
     lr:         learning rate of images (and soft targets)
     optimizer:  adam, or sgd with momentum 0.5 as dataset condensation uses it
-    step_size:  learning rate η_f of the fine-tuning; None calibrates one for each group
-    finetune_steps: steps T of the fine-tuning; a calibrated length is divided among them
-    seed:       of the starting images and of the checkpoints drawn
-    memory:     GiB that kept gradients may take
     """
 
-    matching: str = "reverse"
+    matching: str = "response"
+    checkpoints: int = 16
+    init: str = "auto"
+    step_size: float | None = None
+    finetune_steps: int = 1
+    seed: int = 0
+    memory: float = 2.0
+    samples: int = 256
+    curvature: int | None = None
+    bank: int | None = None
+    tolerance: float = 0.03
     pairing: str = "offset"
     offset: int = 4
-    checkpoints: int = 16
     distance: str = "layer-cosine"
     ipc: int = 1
-    init: str = "real"
     labels: str = "soft"
     augment: str = "none"
     steps: int = 50
     lr: float = 0.05
     optimizer: str = "adam"
-    step_size: float | None = None
-    finetune_steps: int = 1
-    seed: int = 0
-    memory: float = 2.0
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -66,13 +83,25 @@ class Settings:
             if getattr(self, name) not in known:
                 raise InputError(f"there is no {name} '{getattr(self, name)}': use one of {', '.join(known)}.")
         augmentation.check(self.augment)
-        for name, least in {"offset": 1, "checkpoints": 2, "ipc": 1, "finetune_steps": 1}.items():
-            if getattr(self, name) < least:
+        for name, least in _LEAST.items():
+            if getattr(self, name) is not None and getattr(self, name) < least:
                 raise InputError(f"{name} must be at least {least}, not {getattr(self, name)}.")
         if self.steps < 0 or not self.lr > 0 or not self.memory > 0:
             raise InputError("matching needs steps ≥ 0, lr > 0 and memory > 0.")
         if self.step_size is not None and not self.step_size > 0:
             raise InputError("a fixed step size of the fine-tuning must be positive.")
+        if self.matching == "response" and (self.step_size, self.labels, self.finetune_steps) != (None, "soft", 1):
+            raise InputError(
+                "response matching finds soft labels and one step of its own: leave labels, step_size and "
+                "finetune_steps, or choose reverse matching."
+            )
+        if not 0 < self.tolerance < 1:
+            raise InputError(f"tolerance must lie between 0 and 1, not {self.tolerance}.")
+
+    @property
+    def start_images(self) -> str:
+        """What synthetic images start from: real or noise."""
+        return self.init if self.init != "auto" else "noise" if self.matching == "response" else "real"
 
 
 _PAPER_LR = {"mnist": 0.001, "cifar10": 0.01, "cifar100": 0.01, "tiny-imagenet": 0.01}
@@ -88,6 +117,8 @@ def paper(dataset: str, network: str) -> tuple[Recipe, Settings]:
     lr = _PAPER_LR.get(dataset, 0.01)
     vit = network == "simplevit"
     settings = Settings(
+        matching="reverse",
+        init="real",
         distance="mse" if vit else "layer-cosine",
         labels="hard",
         augment="shift" if dataset in ("mnist", "digits") else "flip-shift",

@@ -28,7 +28,7 @@ def start(
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
     rows = members[_draw(len(members), settings.ipc, generator).numpy()]
     images, labels = samples.batch(rows)
-    if settings.init == "noise":
+    if settings.start_images == "noise":
         images = torch.randn(images.shape, generator=generator)
     images = images.to(target.theta)
     targets = F.one_hot(labels, target.outputs(images[:1]).shape[1]).to(target.theta)

@@ -1,0 +1,209 @@
+"""The curvature Ḡ of the training loss, pooled over the trajectory, and solves with it.
+
+    Ḡ = Σ_t ω_t mean_i J_t(x_i)ᵀ H_t(x_i) J_t(x_i),    J = ∂f/∂θ,  H = ∂²L/∂f²,
+
+the generalised Gauss–Newton matrix at the checkpoints θ_t, ω_t their share of the training's length. It is never formed
+from all samples: one random row ``r = Jᵀ H^½ ε`` with signs ε a sample has E[r rᵀ] = JᵀHJ, so M rows give Ḡ ≈ RᵀR for
+the price of M backward passes. Solves with ``RᵀR + Λ`` are dense: P × P where parameters are few, otherwise M × M by
+Woodbury's identity, the rows made again slice by slice of the parameters where they do not fit the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ddm.datasets.samples import Samples
+from ddm.gradients import output_gradients
+from ddm.progress import Advance
+from ddm.target import Loss, Target
+
+_BATCH = 64
+"""Samples whose rows are made at once."""
+
+_MOST_ROWS, _FEWEST_ROWS, _NUMBERS = 16384, 1024, 2**30
+"""Rows by default: up to _MOST_ROWS, fewer where rows × parameters exceed _NUMBERS, but at least _FEWEST_ROWS; and no
+more than one a sample and checkpoint."""
+
+
+_MOST_SLICES = 64
+"""So often rows are made again at most, whatever the memory."""
+
+
+class Curvature:
+    """Ḡ ≈ RᵀR of a target on its training samples, with damping Λ.
+
+    checkpoints: where it is pooled, with their weights ω ``(T,)``, Σω = 1
+    damping:     λ, or one for each parameter ``(P,)``
+    rows:        M, spread evenly over checkpoints; None chooses
+    memory:      GiB that rows may take
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        samples: Samples,
+        checkpoints: Sequence[int],
+        weights: Tensor,
+        damping: float | Tensor,
+        rows: int | None = None,
+        memory: float = 2.0,
+        seed: int = 0,
+    ) -> None:
+        self.target, self.samples, self.seed, self.memory = target, samples, seed, memory
+        self.checkpoints, self.weights = list(checkpoints), weights
+        size = target.flat.size
+        self.damping = torch.as_tensor(damping).to(target.theta).expand(size)
+        few = min(len(samples), round(min(_MOST_ROWS, max(_FEWEST_ROWS, _NUMBERS // size)) / len(self.checkpoints)))
+        self.each = max(1, few if rows is None else round(rows / len(self.checkpoints)))
+        self._kept: list[Tensor] | None = None
+
+    @property
+    def count(self) -> int:
+        """M, the rows."""
+        return self.each * len(self.checkpoints)
+
+    @property
+    def passes(self) -> int:
+        """Rows made to prepare a solve, some of them again."""
+        return self.count * (1 if self._tall else len(self._slices))
+
+    def rows(self, advance: Advance = lambda amount: None) -> Iterator[Tensor]:
+        """R in parts ``(b, P)``, the same each time; kept where they fit the memory."""
+        if self._kept is not None:
+            yield from self._kept
+            return
+        parts = []
+        for part in self._made(advance):
+            if self._fits:
+                parts.append(part)
+            yield part
+        self._kept = parts if self._fits else None
+
+    def _made(self, advance: Advance) -> Iterator[Tensor]:
+        generator = torch.Generator().manual_seed(self.seed)
+        for t, weight in zip(self.checkpoints, self.weights, strict=True):
+            chosen = _cycled(len(self.samples), self.each, generator)
+            theta, fixed = self.target.at(t)
+            for part in chosen.split(_BATCH):
+                x, y = (tensor.to(self.target.device) for tensor in self.samples.batch(part))
+                vectors = loss_vectors(self.target.loss, self.target.flat(theta, fixed, x).detach(), y, generator)
+                made = output_gradients(self.target, theta, fixed, x, vectors[:, None])[:, 0]
+                yield made * float(weight / self.each) ** 0.5
+                advance(len(part))
+
+    def prepare(self, advance: Advance = lambda amount: None) -> None:
+        """Make what all solves share; ``advance`` counts rows."""
+        if not hasattr(self, "_factor"):
+            gram = self._gram_of_columns(advance) if self._tall else self._gram_of_rows(advance)
+            gram.diagonal().add_(1.0)
+            self._factor = torch.linalg.cholesky(gram)
+
+    def solve(self, right: Tensor) -> Tensor:
+        """(Ḡ + Λ)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``."""
+        self.prepare()
+        scaled = right.to(self._scale) * self._scale
+        if self._tall:
+            return torch.cholesky_solve(scaled.T, self._factor).T * self._scale
+        inner = torch.cat([scaled @ (rows * self._scale).T for rows in self.rows()], 1)
+        weights = torch.cholesky_solve(inner.T.to(self._factor), self._factor).T.to(scaled)
+        start = 0
+        for rows in self.rows():
+            scaled -= weights[:, start : start + len(rows)] @ (rows * self._scale)
+            start += len(rows)
+        return scaled * self._scale
+
+    @cached_property
+    def _scale(self) -> Tensor:
+        """Λ^−½ ``(P,)``: in parameters scaled by it the damping is 1."""
+        return self.damping.rsqrt()
+
+    @property
+    def _tall(self) -> bool:
+        return self.target.flat.size <= self.count
+
+    @property
+    def _fits(self) -> bool:
+        """Whether rows are kept: those of a P × P solve are needed once only."""
+        return not self._tall and len(self._slices) == 1
+
+    @property
+    def _slices(self) -> list[slice]:
+        """Parts of the parameters whose columns of R fit the memory."""
+        bytes_each = self.count * self.target.theta.element_size()
+        return slices(self.target.flat.size, int(self.memory * 2**30 / bytes_each))
+
+    def _gram_of_columns(self, advance: Advance) -> Tensor:
+        """Λ^−½ RᵀR Λ^−½ ``(P, P)``."""
+        total = torch.zeros(len(self._scale), len(self._scale), dtype=self._scale.dtype, device=self._scale.device)
+        for rows in _gathered(self.rows(advance)):
+            _add_gram(total, rows * self._scale)
+        return total
+
+    def _gram_of_rows(self, advance: Advance) -> Tensor:
+        """R Λ⁻¹ Rᵀ ``(M, M)`` in double precision: the identity subtracts nearly equal vectors."""
+        total = torch.zeros(self.count, self.count, dtype=torch.float64, device=self._scale.device)
+        for columns in self._slices:
+            part = torch.cat([rows[:, columns] * self._scale[columns] for rows in self.rows(advance)])
+            total += (part @ part.T).double()
+        return total
+
+
+def slices(size: int, width: int) -> list[slice]:
+    """``size`` parameters in parts of at most ``width``, but no more than _MOST_SLICES parts."""
+    width = max(width, -(-size // _MOST_SLICES))
+    return [slice(start, start + width) for start in range(0, size, width)]
+
+
+def loss_vectors(loss: Loss, logits: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+    """H^½ε ``(b, L)`` with random signs ε, H the Hessian of each sample's loss in its logits ``(b, L)``."""
+    signs = 2.0 * torch.randint(0, 2, logits.shape, generator=generator).to(logits) - 1
+    if loss is F.cross_entropy:  # H = diag(p) − ppᵀ
+        p = logits.softmax(1)
+        drawn = signs * p.sqrt()
+        return drawn - p * drawn.sum(1, keepdim=True)
+    values, vectors = torch.linalg.eigh(_hessians(loss, logits, y))
+    return torch.einsum("bij,bj->bi", vectors, values.clamp(min=0).sqrt() * signs)
+
+
+def _hessians(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
+    """∂²L/∂f² ``(b, L, L)`` of each sample, for a loss that is a mean over the batch."""
+    logits = logits.detach().requires_grad_()
+    with torch.enable_grad():
+        (slopes,) = torch.autograd.grad(len(logits) * loss(logits, y), logits, create_graph=True)
+        if not slopes.requires_grad:
+            return torch.zeros(*logits.shape, logits.shape[1]).to(logits)
+        columns = [torch.autograd.grad(slope, logits, retain_graph=True)[0] for slope in slopes.sum(0)]
+    return torch.stack(columns, 1)
+
+
+def _cycled(count: int, wanted: int, generator: torch.Generator) -> Tensor:
+    """``wanted`` positions below ``count``, each used once before any is used again."""
+    rounds = -(-wanted // count)
+    return torch.cat([torch.randperm(count, generator=generator) for _ in range(rounds)])[:wanted]
+
+
+def _gathered(parts: Iterator[Tensor], least: int = 2048) -> Iterator[Tensor]:
+    """The same rows in larger parts, which products are faster with."""
+    held: list[Tensor] = []
+    for part in parts:
+        held.append(part)
+        if sum(map(len, held)) >= least:
+            yield torch.cat(held)
+            held = []
+    if held:
+        yield torch.cat(held)
+
+
+def _add_gram(total: Tensor, rows: Tensor) -> None:
+    """total += rowsᵀrows; where it saves time the lower half alone, which is all that Cholesky reads."""
+    if rows.device.type != "cpu" or rows.dtype != torch.float32:
+        total += rows.T @ rows
+        return
+    from scipy.linalg.blas import ssyrk
+
+    ssyrk(1.0, rows.numpy().T, beta=1.0, c=total.numpy().T, overwrite_c=True, lower=False)

@@ -1,0 +1,117 @@
+"""Response matching of a block of groups: pulls, one solve, lengths, then the encoding in a shared bank of images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ddm.datasets.samples import Samples
+from ddm.matching.blocks import Block, class_members
+from ddm.matching.encoding import Encoder, Encoding
+from ddm.matching.response import Responses
+from ddm.matching.settings import Settings
+from ddm.matching.work import Part
+from ddm.partition import Partition
+from ddm.progress import Advance
+from ddm.synset import Synset
+from ddm.target import Target
+
+_COPIES = 6
+"""Vectors (P,) that a group takes."""
+
+_ROW, _FORWARD = 2.0, 1.0
+"""Work of a curvature row, and of looking along a response, in passes forward and back of a sample."""
+
+
+class ResponseWork:
+    """Response matching of blocks of groups. The first block chooses the images that all share."""
+
+    def __init__(self, target: Target, samples: Samples, settings: Settings) -> None:
+        self.target, self.samples, self.settings = target, samples, settings
+        self.responses = Responses(target, samples, settings)
+        self.encoder = Encoder(target, samples, settings)
+        self.images: Tensor | None = None
+        self.bytes_per_group = _COPIES * target.flat.size * target.theta.element_size()
+
+    @property
+    def shared_cost(self) -> float:
+        """Work of the curvature."""
+        return _ROW * self.responses.curvature.passes
+
+    def cost(self, partition: Partition, upper: Partition | None, block: Block) -> float:
+        """Work of a block, in samples passed forward and back."""
+        pulled = _members(partition, block.clusters)
+        if upper is not None and not block.clusters:
+            pulled = _members(upper, block.classes)
+        groups = pulled + (_members(upper, block.classes) if upper is not None and block.clusters else [])
+        looks = sum(self.responses.looks(rows) for rows in groups)
+        real = sum(len(self.responses.used(rows)) for rows in pulled)
+        return float(real * len(self.responses.checkpoints) + _FORWARD * looks)
+
+    def resume(self, parts: Sequence[Part]) -> None:
+        """Take over the images of blocks that are done."""
+        for _, synset in parts:
+            self.images = synset.images[0].to(self.target.theta)
+
+    def synsets(self, partition: Partition, upper: Partition | None, block: Block, advance: Advance) -> Iterator[Part]:
+        """The synsets of a block's clusters, then of its classes."""
+        responses, clusters = self.responses_of(partition, upper, block, advance), len(block.clusters)
+        if self.images is None:
+            self.images, encoding = self.encoder.choose(responses)
+        else:
+            encoding = self.encoder.encode(self.images, responses)
+        if clusters:
+            names = [partition.names[group] for group in block.clusters]
+            yield "cluster", self._synset(names, encoding, slice(None, clusters))
+        if block.classes and upper is not None:
+            names = [upper.names[group] for group in block.classes]
+            yield "class", self._synset(names, encoding, slice(clusters, None))
+
+    def responses_of(
+        self,
+        partition: Partition,
+        upper: Partition | None,
+        block: Block,
+        advance: Advance = lambda amount: None,
+    ) -> Tensor:
+        """Δ ``(B, P)`` of a block's clusters and then of its classes."""
+        clusters = len(block.clusters)
+        members = _members(partition, block.clusters) if clusters else _members(_some(upper), block.classes)
+        pulls = self.responses.pulls(members, advance)
+        self.responses.curvature.prepare(lambda rows: advance(_ROW * rows))
+        responses = self.responses.curvature.solve(pulls)
+        if clusters and block.classes:
+            inside = torch.as_tensor(class_members(partition, block)).to(pulls)
+            pulls, responses = torch.cat([pulls, inside @ pulls]), torch.cat([responses, inside @ responses])
+            members = members + _members(_some(upper), block.classes)
+        own = self.responses.own(responses, pulls, members, lambda amount: advance(_FORWARD * amount))
+        return responses / (1 - own)[:, None]
+
+    def _synset(self, names: Sequence[str], encoding: Encoding, part: slice) -> Synset:
+        """Targets q̃ = p + B r/α, with α such that none is further than 1 from the prediction p."""
+        assert self.images is not None
+        residuals = encoding.residuals[part]
+        count = len(self.images)
+        lengths = count * residuals.abs().amax((1, 2)).clamp(min=torch.finfo(residuals.dtype).tiny)
+        predictions = self.target.outputs(self.images).softmax(1)
+        return Synset(
+            names=tuple(names),
+            images=self.images[None].cpu(),
+            targets=(predictions + count * residuals / lengths[:, None, None]).cpu(),
+            lengths=lengths.cpu(),
+            alignment=encoding.alignment[part].cpu(),
+            steps=self.settings.finetune_steps,
+            shared=True,
+        )
+
+
+def _members(partition: Partition, groups: Sequence[int]) -> list[np.ndarray]:
+    return [partition.rows(group) for group in groups]
+
+
+def _some(partition: Partition | None) -> Partition:
+    assert partition is not None
+    return partition

@@ -1,0 +1,107 @@
+"""Models beside the target: θ_τ displaced by the sum of a direction for each removed group."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from ddm.errors import InputError
+from ddm.gradients import jacobian
+from ddm.progress import bar
+from ddm.target import Target
+
+BUDGET = 2**30
+"""Bytes that kept directions, or the models of one chunk, may take."""
+
+_FEW_INPUTS, _FEW_PARAMETERS = 4, 250_000
+"""Up to which one vectorised forward pass of all models beats a loop over them on a CPU (bench/bench_vectorised.py)."""
+
+
+class Models:
+    """The models θ_p = θ_τ + Σ_{κ removed} d_κ for K directions ``(K, P)``."""
+
+    def __init__(self, target: Target, directions: Tensor) -> None:
+        self.target = target
+        self._directions: Tensor | None = directions
+
+    def __len__(self) -> int:
+        """K, the groups."""
+        return len(self.directions(None))
+
+    def directions(self, groups: Tensor | None) -> Tensor:
+        """d_κ ``(B, P)`` of some groups, or of all."""
+        assert self._directions is not None
+        return self._directions if groups is None else self._directions[groups]
+
+    def parameters(self, removed: np.ndarray | Tensor) -> Tensor:
+        """θ_p ``(M, P)`` for M perturbations: ``removed (M, K)`` is True where a group is taken away."""
+        removed = self._checked(removed)
+        if self._fits(len(self)):
+            directions = self.directions(None)
+        else:
+            used = removed.any(0)
+            removed, directions = removed[:, used], self.directions(used.nonzero()[:, 0])
+        if (removed.sum(1) == 1).all():
+            return self.target.theta + directions[removed.int().argmax(1)]
+        return self.target.theta + removed.to(directions) @ directions
+
+    def network(self, removed: np.ndarray | Tensor) -> nn.Module:
+        """The model without the groups of ``removed (K,)``, as a plain network in evaluation mode."""
+        theta = self.parameters(torch.as_tensor(removed)[None])[0]
+        return self.target.flat.module(theta, self.target.fixed)
+
+    def outputs(self, removed: np.ndarray | Tensor, x: Tensor, *, fast: bool = False) -> Tensor:
+        """Logits ``(M, n, L)`` of inputs ``x (n, ...)`` under M perturbations ``removed (M, K)``."""
+        return torch.stack(list(self.each(removed, x, fast=fast)))
+
+    def each(self, removed: np.ndarray | Tensor, x: Tensor, *, fast: bool = False) -> Iterator[Tensor]:
+        """Logits ``(n, L)`` of each perturbed model in turn, so that no more than a few are held at once.
+
+        ``fast`` takes them from one Jacobian of the target instead of from M models: f + J Σ d_κ, the same to first
+        order in the step.
+        """
+        removed, x = self._checked(removed), x.to(self.target.device)
+        return self._linear(removed, x) if fast else self._exact(removed, x)
+
+    def _exact(self, removed: Tensor, x: Tensor) -> Iterator[Tensor]:
+        size = max(1, BUDGET // (self.target.flat.size * self.target.theta.element_size()))
+        with bar("counterfactual models", len(removed)) as advance, torch.no_grad():
+            for part in removed.split(size):
+                for logits in self._forward(self.parameters(part), x):
+                    yield logits
+                    advance(1)
+
+    def _linear(self, removed: Tensor, x: Tensor) -> Iterator[Tensor]:
+        base, changes = self.target.outputs(x), self.changes(removed.any(0).nonzero()[:, 0], x)
+        for row in removed[:, removed.any(0)]:
+            yield base + changes[row].sum(0)
+
+    def changes(self, groups: Tensor, x: Tensor) -> Tensor:
+        """J(x) d_κ ``(B, n, L)``: what removing each of some groups does to the logits, to first order."""
+        target, parts = self.target, []
+        for inputs in x.split(8):
+            rows = jacobian(target, target.theta, target.fixed, inputs)
+            parts.append(torch.einsum("nlp,kp->knl", rows, self.directions(groups)))
+        return torch.cat(parts, 1)
+
+    def _forward(self, models: Tensor, x: Tensor) -> Iterable[Tensor]:
+        flat, fixed = self.target.flat, self.target.fixed
+        if len(x) <= _FEW_INPUTS and flat.size <= _FEW_PARAMETERS:
+            with contextlib.suppress(RuntimeError):  # networks that cannot be vectorised
+                logits: Tensor = vmap(lambda theta: flat(theta, fixed, x))(models)
+                return logits
+        return (torch.cat([flat(theta, fixed, part) for part in x.split(512)]) for theta in models)
+
+    def _fits(self, models: int) -> bool:
+        return models * self.target.flat.size * self.target.theta.element_size() <= BUDGET
+
+    def _checked(self, removed: np.ndarray | Tensor) -> Tensor:
+        removed = torch.as_tensor(removed).to("cpu", torch.bool)
+        if removed.dim() != 2 or removed.shape[1] != len(self):
+            raise InputError(f"perturbations of shape {tuple(removed.shape)} do not fit {len(self)} groups.")
+        return removed
