@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import ddm
 import ddm.bench.transfer as transfer
 from ddm.bench import preset
 from ddm.bench.classwise import architectures, initialisations
@@ -68,7 +69,8 @@ def test_unlearning_everything_costs_accuracy_and_retraining_without_a_class_for
     assert rows["retrain"]["class_once"] == 0
 
 
-def test_a_walk_of_the_librarys_steps_is_the_librarys_counterfactual(datamodel):
+def test_a_walk_of_the_librarys_steps_is_the_librarys_counterfactual(target, digits):
+    datamodel = ddm.DistilledDatamodel.fit(target, digits.train, clusters=2, matching="reverse", steps=3)
     synset, target = datamodel.synset, datamodel.target
     groups = torch.tensor([0, 2])
     ((_, theta),) = walk(target, target.theta, target.fixed, synset, groups, synset.lengths[groups], [1])

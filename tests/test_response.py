@@ -222,12 +222,12 @@ def test_the_fast_path_agrees_with_models_where_steps_are_small(target, digits, 
     x = digits.test.batch(slice(0, 10))[0]
     removed = np.eye(len(synset), dtype=bool)
     base, apart = target.outputs(x), []
-    for scale in (0.01, 1.0):
+    for scale in (0.01, 0.1):
         small = Models(target, scale * models.directions(None))
         exact, fast = small.outputs(removed, x) - base, small.outputs(removed, x, fast=True) - base
         apart.append(float((exact - fast).norm() / exact.norm()))
-    assert apart[0] < 0.02
-    assert apart[0] < apart[1]
+    assert apart[0] < 0.05
+    assert apart[0] < apart[1] / 3  # what is left out is of second order: a tenth is expected
 
 
 def test_the_fast_path_adds_up_over_unions(target, digits, synsets):

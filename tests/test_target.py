@@ -93,6 +93,8 @@ def same(one, other):
     return (
         one.steps == other.steps
         and one.lengths == other.lengths
+        and (one.reach is None) == (other.reach is None)
+        and same_tensors(one.reach or {}, other.reach or {})
         and all(same_tensors(a, b) for a, b in zip(one, other, strict=True))
     )
 
@@ -160,6 +162,33 @@ def test_training_is_a_plain_loop_of_sgd(schedule, rates, momentum, weight_decay
     assert trajectory.lengths == pytest.approx([0.0, *(sum(rates[:t]) / (1 - momentum) for t in range(1, 13))])
 
 
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+def test_adam_is_torchs_and_counts_how_far_each_parameter_could_go(weight_decay):
+    recipe = Recipe(3, 0.01, 7, weight_decay=weight_decay, checkpoint_every=1, seed=1, optimizer="adam")
+    trajectory = train(linear(), samples(), recipe).trajectory
+    network = linear().train()
+    optimizer = torch.optim.Adam(network.parameters(), 0.01, weight_decay=weight_decay)
+    reach = [torch.zeros_like(parameter) for parameter in network.parameters()]
+    for step, rows in enumerate(batches_of(recipe)):
+        optimizer.zero_grad()
+        x, y = samples().batch(rows)
+        F.cross_entropy(network(x), y).backward()
+        optimizer.step()
+        for total, parameter in zip(reach, network.parameters(), strict=True):
+            second = optimizer.state[parameter]["exp_avg_sq"] / (1 - 0.999 ** (step + 1))
+            total += 0.01 / (second.sqrt() + 1e-8)
+        assert same_tensors(trajectory[step + 1], state_of(network))
+    for found, wanted in zip(trajectory.reach.values(), reach, strict=True):
+        torch.testing.assert_close(found, wanted)
+    mean = torch.cat([part.flatten() for part in reach]).mean()
+    assert trajectory.lengths[-1] == pytest.approx(float(mean), rel=1e-5)
+
+
+def test_adam_takes_no_momentum(refused):
+    with refused("momentum"):
+        Recipe(optimizer="adam", momentum=0.5)
+
+
 @pytest.mark.parametrize(
     ("every", "steps"),
     [(None, [0, 4, 8, 12]), (1, list(range(13))), (3, [0, 3, 6, 9, 12]), (5, [0, 5, 10, 12]), (100, [0, 12])],
@@ -195,7 +224,7 @@ def test_a_network_of_another_precision_is_trained_in_it():
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.sets(st.integers(0, COUNT - 1), min_size=1), st.sampled_from([0.0, 0.9]))
+@given(st.sets(st.integers(0, COUNT - 1), min_size=1, max_size=COUNT - 1), st.sampled_from([0.0, 0.9]))
 def test_leaving_samples_out_takes_them_out_of_the_batches_and_changes_nothing_else(rows, momentum):
     recipe = Recipe(epochs=2, lr=0.2, batch_size=4, momentum=momentum, schedule="cosine", checkpoint_every=1)
     batches = [[row for row in batch if row not in rows] for batch in batches_of(recipe)]
@@ -260,11 +289,13 @@ def killed(until, *args, **options):
 @given(
     st.lists(st.integers(1, 12), min_size=1, max_size=3),
     st.sampled_from([None, 1, 3, 5]),
-    st.sampled_from([0.0, 0.9]),
+    st.sampled_from([{}, {"momentum": 0.9}, {"optimizer": "adam"}]),
     st.sampled_from([linear, fragile]),
 )
-def test_a_training_killed_in_any_step_goes_on_to_the_same_result(kills, every, momentum, network):
-    recipe = Recipe(3, 0.1, 7, momentum, 0.01, "cosine", "shift", every, seed=2)
+def test_a_training_killed_in_any_step_goes_on_to_the_same_result(kills, every, how, network):
+    recipe = Recipe(
+        3, 0.1, 7, weight_decay=0.01, schedule="cosine", augment="shift", checkpoint_every=every, seed=2, **how
+    )
     expected = train(network(), samples(), recipe)
     with tempfile.TemporaryDirectory() as folder:
         for until in kills:

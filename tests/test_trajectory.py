@@ -24,6 +24,16 @@ def filled(trajectory, kept):
     return trajectory
 
 
+def test_the_reach_of_each_parameter_is_kept_with_the_last_checkpoint(tmp_path):
+    trajectory = Trajectory(tmp_path / "one")
+    for number, state in enumerate(states(3)):
+        trajectory.append(state, number, 0.1 * number, {"weight": torch.full((3, 2), float(number))})
+    for one in (trajectory, Trajectory.open(tmp_path / "one"), trajectory.save(tmp_path / "two")):
+        assert float(one.reach["weight"].mean()) == 2.0
+    assert filled(Trajectory(tmp_path / "one"), states(2)).reach is None  # another training in its place
+    assert Trajectory.open(tmp_path / "one").reach is None
+
+
 @pytest.fixture(params=["memory", "disk"])
 def empty(request, tmp_path):
     return Trajectory(tmp_path if request.param == "disk" else None)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ddm.errors import InputError
-from ddm.gradients import jacobian
+from ddm.gradients import jacobian, together
 from ddm.matching.gradient import synset_gradients
 from ddm.models import Models
 from ddm.synset import Synset
@@ -79,7 +79,7 @@ class Counterfactuals(Models):
         if len(groups) <= self._targets.shape[2]:
             return self._shared_one_by_one(groups, theta)
         total = torch.zeros(len(groups), target.flat.size).to(theta)
-        for part in torch.arange(len(images)).split(4):
+        for part in torch.arange(len(images)).split(together(target, self._targets.shape[2])):
             rows = jacobian(target, theta, target.fixed, images[part])
             with torch.no_grad():
                 residuals = self._residuals(groups, target.flat(theta, target.fixed, images[part]), part)

@@ -60,12 +60,17 @@ def output_gradients(
         rows: Tensor = vmap(lambda vector: pull(vector)[0])(vectors)
         return rows
 
-    size = max(1, _TOGETHER // (cotangents.shape[1] * target.flat.size))
+    size = together(target, cotangents.shape[1])
     with contextlib.suppress(RuntimeError):  # networks that cannot be vectorised
         parts = zip(x.split(size), cotangents.split(size), strict=True)
         return torch.cat([vmap(one)(inputs, vectors).detach() for inputs, vectors in parts])
     pairs = zip(x, cotangents, strict=True)
     return torch.stack([_one_by_one(target, theta, fixed, inputs, vectors) for inputs, vectors in pairs])
+
+
+def together(target: Target, each: int) -> int:
+    """How many inputs with ``each`` gradients apiece are taken at once."""
+    return max(1, _TOGETHER // (each * target.flat.size))
 
 
 def _one_by_one(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], inputs: Tensor, vectors: Tensor) -> Tensor:

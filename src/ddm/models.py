@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from ddm.errors import InputError
-from ddm.gradients import jacobian
+from ddm.gradients import jacobian, together
 from ddm.progress import bar
 from ddm.target import Target
 
@@ -84,7 +84,7 @@ class Models:
     def changes(self, groups: Tensor, x: Tensor) -> Tensor:
         """J(x) d_κ ``(B, n, L)``: what removing each of some groups does to the logits, to first order."""
         target, parts = self.target, []
-        for inputs in x.split(8):
+        for inputs in x.split(together(target, target.outputs(x[:1]).shape[1])):
             rows = jacobian(target, target.theta, target.fixed, inputs)
             parts.append(torch.einsum("nlp,kp->knl", rows, self.directions(groups)))
         return torch.cat(parts, 1)

@@ -1,4 +1,4 @@
-"""The recipe 𝒜: how a target is trained by stochastic gradient descent."""
+"""The recipe 𝒜: how a target is trained, by stochastic gradient descent or Adam."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from ddm.errors import InputError
 from ddm.fields import check_types
 
 SCHEDULES = ("constant", "cosine", "step")
+OPTIMIZERS = ("sgd", "adam")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the target is trained by stochastic gradient descent: with θ_0, enough to train it again exactly.
+    """How the target is trained: with θ_0, enough to train it again exactly.
 
     epochs:           passes over the training set
     lr:               learning rate η_a at the start
     batch_size:       samples a step
     momentum:         of SGD; 0 is plain gradient descent
-    weight_decay:     of SGD
+    weight_decay:     added to the gradient, of either
     schedule:         constant, cosine (to zero), or step (a tenth after half, a hundredth after three quarters)
     augment:          none, flip, shift or flip-shift
     checkpoint_every: optimiser steps between checkpoints; None is one an epoch
     seed:             of batch order, augmentation and dropout (a network's own seed draws θ_0)
+    optimizer:        sgd or adam
     """
 
     epochs: int = 30
@@ -36,6 +38,7 @@ class Recipe:
     augment: str = "none"
     checkpoint_every: int | None = None
     seed: int = 0
+    optimizer: str = "sgd"
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -44,8 +47,11 @@ class Recipe:
             raise InputError("epochs, batch size and steps between checkpoints must each be at least 1.")
         if not (self.lr > 0 and 0 <= self.momentum < 1 and self.weight_decay >= 0):
             raise InputError("a recipe needs lr > 0, 0 ≤ momentum < 1 and weight decay ≥ 0.")
-        if self.schedule not in SCHEDULES:
-            raise InputError(f"there is no schedule '{self.schedule}': use one of {', '.join(SCHEDULES)}.")
+        for what, known in (("schedule", SCHEDULES), ("optimizer", OPTIMIZERS)):
+            if getattr(self, what) not in known:
+                raise InputError(f"there is no {what} '{getattr(self, what)}': use one of {', '.join(known)}.")
+        if self.optimizer == "adam" and self.momentum:
+            raise InputError("Adam has a momentum of its own: leave momentum at 0.")
         augmentation.check(self.augment)
 
     def lr_at(self, step: int, total: int) -> float:

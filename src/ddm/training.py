@@ -12,7 +12,7 @@ import hashlib
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -77,14 +77,12 @@ class _Training:
         self.initial = hash_of_state(state_of(network))
         self.samples, self.recipe, self.loss, self.device = samples, recipe, loss, device
         self.kept = _others(len(samples), without)
-        self.optimizer = torch.optim.SGD(
-            [p for p in self.network.parameters() if p.requires_grad],
-            lr=recipe.lr,
-            momentum=recipe.momentum,
-            weight_decay=recipe.weight_decay,
-        )
+        self.trained = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+        self.optimizer = _optimizer(list(self.trained.values()), recipe)
         self.total = recipe.epochs * math.ceil(len(samples) / recipe.batch_size)
         self.epoch, self.step, self.length = 0, 0, 0.0
+        adaptive = recipe.optimizer == "adam"
+        self.reach = {name: torch.zeros_like(p) for name, p in self.trained.items()} if adaptive else None
         self.trajectory = Trajectory(directory)
         self.progress_file = Path(directory) / "progress.safetensors" if directory is not None else None
         if self.progress_file is not None and self.progress_file.exists():
@@ -117,9 +115,20 @@ class _Training:
         if kept.any():
             self._update(x[kept].to(self.device), y[kept].to(self.device), lr)
         self.step += 1
-        self.length += lr / (1 - self.recipe.momentum)  # momentum repeats a step this often
+        self._measure(lr)
         if self.recipe.checkpoint_every is not None and self.step % self.recipe.checkpoint_every == 0:
             self._checkpoint()
+
+    def _measure(self, lr: float) -> None:
+        """Count how far the step could have gone, on the whole and for each parameter."""
+        if self.reach is None:
+            self.length += lr / (1 - self.recipe.momentum)  # momentum repeats a step this often
+            return
+        scales = _scales(self.optimizer)
+        for name, parameter in self.trained.items():
+            self.reach[name] += lr / scales[parameter]
+        total = sum(float(reach.sum()) for reach in self.reach.values())
+        self.length = total / sum(parameter.numel() for parameter in self.trained.values())
 
     def _update(self, x: Tensor, y: Tensor, lr: float) -> None:
         for group in self.optimizer.param_groups:
@@ -140,7 +149,7 @@ class _Training:
         state = state_of(self.network)
         if not all(tensor.isfinite().all() for tensor in state.values()):
             raise InputError(f"training diverged in epoch {self.epoch} (parameters are not finite): lower the lr.")
-        self.trajectory.append(state, self.step, self.length)
+        self.trajectory.append(state, self.step, self.length, self.reach)
 
     def _just_kept(self) -> bool:
         return self.trajectory.steps[-1] == self.step
@@ -156,8 +165,11 @@ class _Training:
         }
 
     def _save_progress(self, path: Path) -> None:
-        momenta = [self.optimizer.state[p].get("momentum_buffer") for p in self.optimizer.param_groups[0]["params"]]
-        tensors = state_of(self.network) | {f"momentum.{i}": m for i, m in enumerate(momenta) if m is not None}
+        tensors = state_of(self.network)
+        for index, parameter in enumerate(self.trained.values()):
+            kept = self.optimizer.state[parameter].items()
+            tensors |= {f"{_KEPT}{index}.{key}": value for key, value in kept if value is not None}
+        tensors |= {f"{_REACH}{name}": reach for name, reach in (self.reach or {}).items()}
         counters = {
             "epoch": self.epoch,
             "step": self.step,
@@ -171,15 +183,37 @@ class _Training:
         for what, value in self._identity.items():
             if metadata.get(what) != value:
                 raise InputError(f"'{path.parent}' holds a training with another {what}: choose another folder.")
-        for index, parameter in enumerate(self.optimizer.param_groups[0]["params"]):
-            if (momentum := tensors.pop(f"momentum.{index}", None)) is not None:
-                self.optimizer.state[parameter]["momentum_buffer"] = momentum.to(self.device)
+        for name in [name for name in tensors if name.startswith(_KEPT)]:
+            index, key = name.removeprefix(_KEPT).split(".")
+            self.optimizer.state[list(self.trained.values())[int(index)]][key] = tensors.pop(name).to(self.device)
+        if self.reach is not None:
+            self.reach = {name: tensors.pop(f"{_REACH}{name}").to(self.device) for name in self.reach}
         load_state(self.network, tensors)
         self.epoch, self.step, self.length = metadata["epoch"], metadata["step"], metadata["length"]
         self.trajectory = Trajectory.open(path.parent)
         if len(self.trajectory) < metadata["kept"]:
             raise InputError(f"'{path.parent}' has lost checkpoints: restore them or choose another folder.")
         self.trajectory.truncate(metadata["kept"])
+
+
+_KEPT, _REACH = "optimizer.", "reach."
+"""Before the names of what an optimiser keeps, and of how far each parameter could have gone, in files."""
+
+
+def _optimizer(parameters: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
+    if recipe.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay)
+    return torch.optim.SGD(parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+
+
+def _scales(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, Tensor]:
+    """√v̂ + ε, by which Adam divides the step of each parameter."""
+    (group,) = optimizer.param_groups
+    beta, epsilon = group["betas"][1], group["eps"]
+    return {
+        cast(nn.Parameter, parameter): (kept["exp_avg_sq"] / (1 - beta ** float(kept["step"]))).sqrt() + epsilon
+        for parameter, kept in optimizer.state.items()
+    }
 
 
 def _others(count: int, without: np.ndarray | None) -> Tensor:

@@ -21,12 +21,14 @@ class Trajectory:
 
     steps:     optimiser steps made before each checkpoint
     lengths:   learning rates summed over those steps (how far plain gradient descent could have gone); NaN if unknown
+    reach:     the same for each parameter by the last checkpoint, where the optimiser scales steps one by one
     """
 
     def __init__(self, directory: Path | str | None = None) -> None:
         self.directory = Path(directory) if directory is not None else None
         self.steps: list[int] = []
         self.lengths: list[float] = []
+        self.reach: State | None = None
         self._states: list[State] = []
 
     @classmethod
@@ -41,13 +43,22 @@ class Trajectory:
             except (KeyError, TypeError, ValueError):
                 raise InputError(f"'{path}' is not a checkpoint: restore it or make the run again.") from None
             trajectory.steps.append(step)
+        if trajectory._reach_path.exists():
+            trajectory.reach = read_tensors(trajectory._reach_path)
         return trajectory
 
     def _path(self, t: int) -> Path:
         assert self.directory is not None
         return self.directory / f"{t:05d}.safetensors"
 
-    def append(self, state: Mapping[str, Tensor], step: int, length: float) -> None:
+    @property
+    def _reach_path(self) -> Path:
+        assert self.directory is not None
+        return self.directory / "reach.safetensors"
+
+    def append(
+        self, state: Mapping[str, Tensor], step: int, length: float, reach: Mapping[str, Tensor] | None = None
+    ) -> None:
         """Add a checkpoint."""
         if self.directory is None:
             self._states.append({name: tensor.detach().cpu().clone() for name, tensor in state.items()})
@@ -55,22 +66,27 @@ class Trajectory:
             if not self.steps:  # in place of what another training left here
                 Trajectory.open(self.directory).truncate(0)
             known = None if math.isnan(length) else length
+            if reach is not None:
+                write_tensors(self._reach_path, reach)
             write_tensors(self._path(len(self)), state, {"step": step, "length": known})
         self.steps.append(step)
         self.lengths.append(length)
+        self.reach = None if reach is None else {name: tensor.detach().cpu().clone() for name, tensor in reach.items()}
 
     def truncate(self, count: int) -> None:
         """Keep the first ``count`` checkpoints."""
         for t in reversed(range(count, len(self))):  # from the end, so that no gap is left if this is cut short
             if self.directory is not None:
                 self._path(t).unlink()
+        if count == 0 and self.directory is not None and self._reach_path.exists():
+            self._reach_path.unlink()
         del self.steps[count:], self.lengths[count:], self._states[count:]
 
     def save(self, directory: Path | str) -> Trajectory:
         """Copy the trajectory to a directory, and return the copy there."""
         copy = Trajectory(directory)
         for state, step, length in zip(self, self.steps, self.lengths, strict=True):
-            copy.append(state, step, length)
+            copy.append(state, step, length, self.reach if step == self.steps[-1] else None)
         return copy
 
     def __len__(self) -> int:

@@ -13,8 +13,10 @@ from ddm.bench import (
     comparison,
     fidelity,
     hierarchy,
+    ladder,
     matching,
     noise,
+    recipes,
     transfer,
     unlearning,
     useless,
@@ -38,6 +40,8 @@ BENCHES: dict[str, Callable[[Problem], Report]] = {
     "initialisations": classwise.initialisations,
     "hierarchy": hierarchy.run,
     "unlearning": unlearning.run,
+    "ladder": ladder.run,
+    "recipes": recipes.run,
     "fidelity": fidelity.run,
 }
 """Each makes a report of a problem."""

@@ -67,6 +67,10 @@ def find(problem: Problem, method: str) -> Outcome:
     """What a method says of a problem, measured."""
     if method == "response":
         return _response(problem)
+    if method.startswith("ladder-"):
+        from ddm.bench.ladder import RUNGS
+
+        return RUNGS[method](problem)
     return _datamodel(problem, method) if method.startswith("ddm") else _baseline(problem, method)
 
 

@@ -186,7 +186,7 @@ class Problem:
 
     def outcome_file(self, method: str) -> Path:
         """Where a method's outcome is kept."""
-        key = self.setup.key() if method.startswith(("ddm", "response")) else self.setup.question_key()
+        key = self.setup.key() if method.startswith(("ddm", "response", "ladder")) else self.setup.question_key()
         return self.work / f"scores-{key}" / f"{method}.safetensors"
 
     def rows_of(self, groups: np.ndarray) -> np.ndarray:

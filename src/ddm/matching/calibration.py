@@ -87,6 +87,16 @@ def damping(target: Target, samples: Samples) -> float:
     return 1.0 / _estimated_length(target, samples)
 
 
+def dampings(target: Target, samples: Samples) -> Tensor:
+    """Λ ``(P,)``: λ, or one for each parameter where the optimiser scaled steps one by one, plus the weight decay."""
+    reach = target.trajectory.reach
+    if reach is None:
+        known = torch.full_like(target.theta, damping(target, samples))
+    else:
+        known = 1 / target.flat.vector({name: tensor.to(target.theta) for name, tensor in reach.items()})
+    return known + (target.recipe.weight_decay if target.recipe is not None else 0.0)
+
+
 def _estimated_length(target: Target, samples: Samples) -> float:
     """Σ learning rates that explain the steps θ_t − θ_{t+1} by the loss gradients at both ends, by least squares."""
     rows = torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))[:512]

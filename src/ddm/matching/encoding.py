@@ -12,6 +12,7 @@ error ‖A'(Δ̃ − Δ)‖² / ‖A'Δ‖² on reference inputs that the fit ha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from ddm.curvature import Curvature, slices
 from ddm.datasets.samples import Samples
-from ddm.gradients import jacobian
+from ddm.gradients import jacobian, together
 from ddm.matching.settings import Settings
 from ddm.target import Target
 
@@ -31,7 +32,7 @@ _REFERENCES, _CHECKS = 2048, 512
 _EUCLIDEAN, _RIDGE = 0.1, 1e-5
 """μ, and the ridge of the least squares, each relative to the mean of the diagonal that it is added to."""
 
-_FIRST, _MOST = 512, 4096
+_FIRST, _MOST = 1024, 4096
 """Rows of J(x̃), images × classes, that a bank starts with and may grow to."""
 
 
@@ -64,10 +65,10 @@ class Encoder:
         while True:
             images = self.images(count)
             encoding = self.encode(images, responses)
-            good = float(encoding.error.mean()) <= self.settings.tolerance
-            if self.settings.bank or good or 2 * count * self.classes > _MOST:
+            excess = float(encoding.error.mean()) / self.settings.tolerance
+            if self.settings.bank or excess <= 1 or count >= _MOST // self.classes:
                 return images, encoding
-            count *= 2
+            count = min(math.ceil(count * min(max(excess, 1.2), 2)), max(2, _MOST // self.classes))
 
     def images(self, count: int) -> Tensor:
         """Noise, or training samples of all classes in turn ``(count, ...)``."""
@@ -110,7 +111,7 @@ class Encoder:
 
     def _jacobians(self, images: Tensor) -> Iterator[Tensor]:
         """J(x̃) in parts ``(b·L, P)``, less its mean over classes: residuals that sum to 0 see no more of it."""
-        for part in images.split(4):
+        for part in images.split(together(self.target, self.classes)):
             found = jacobian(self.target, self.target.theta, self.target.fixed, part)
             yield (found - found.mean(1, keepdim=True)).flatten(0, 1)
 

@@ -2,6 +2,7 @@
 
     Δ_κ = (Ḡ + λI)⁻¹ ḡ_κ / (1 − a_κ),    ḡ_κ = (n_κ/n) Σ_t ω_t ∇L(θ_t; D_κ),    λ = 1/Σ learning rates
 
+(learning rates divided by 1 − momentum; with Adam one λ for each parameter, whose steps it scales; weight decay added).
 Ḡ and ḡ_κ are pooled over the whole trajectory, ω_t being a checkpoint's share of the training's length. Ḡ holds the
 group's own curvature too, which is absent without it; along Δ_κ it makes up the fraction a_κ of the whole, so the step
 is that much longer. Before this the response is linear in the group: that of a class is the sum of its clusters'.
@@ -18,7 +19,7 @@ from torch import Tensor
 from ddm.curvature import Curvature
 from ddm.datasets.samples import Samples
 from ddm.gradients import along, loss_gradient
-from ddm.matching.calibration import bend, damping
+from ddm.matching.calibration import bend, dampings
 from ddm.matching.pairs import real_checkpoints
 from ddm.matching.settings import Settings
 from ddm.progress import Advance
@@ -27,6 +28,9 @@ from ddm.target import Target
 _LOOKS, _MEMBERS = 4, 64
 """Checkpoints and samples of a group at which its own curvature is looked at."""
 
+_BATCH = 128
+"""Samples whose gradient is taken at once."""
+
 _MOST_OWN = 0.9
 """A group's own share of the curvature is taken for no more than this."""
 
@@ -34,19 +38,28 @@ _MOST_OWN = 0.9
 class Responses:
     """The responses of groups of a target's training samples.
 
-    settings: checkpoints, samples a group, curvature rows, memory and seed
+    settings:    checkpoints, samples a group, curvature rows, memory and seed
+    checkpoints: others than the settings say
+    damped:      λ in units of its default
     """
 
-    def __init__(self, target: Target, samples: Samples, settings: Settings) -> None:
+    def __init__(
+        self,
+        target: Target,
+        samples: Samples,
+        settings: Settings,
+        checkpoints: Sequence[int] | None = None,
+        damped: float = 1.0,
+    ) -> None:
         self.target, self.samples, self.settings = target, samples, settings
-        self.checkpoints = real_checkpoints(settings, len(target.trajectory) - 1)
+        self.checkpoints = list(checkpoints or real_checkpoints(settings, len(target.trajectory) - 1))
         self.weights = pooled_weights(target, self.checkpoints)
         self.curvature = Curvature(
             target,
             samples,
             self.checkpoints,
             self.weights,
-            damping(target, samples),
+            damped * dampings(target, samples),
             rows=settings.curvature,
             memory=settings.memory,
             seed=settings.seed,
@@ -67,7 +80,7 @@ class Responses:
             for row, group in enumerate(members):
                 rows = self.used(group)
                 share = weight * len(group) / len(self.samples)
-                pulls[row] += share * loss_gradient(self.target, theta, fixed, *self.samples.batch(rows))
+                pulls[row] += share * loss_gradient(self.target, theta, fixed, *self.samples.batch(rows), _BATCH)
                 advance(len(rows))
         return pulls
 
@@ -109,6 +122,8 @@ def pooled_weights(target: Target, checkpoints: Sequence[int]) -> Tensor:
     lengths = np.array([target.trajectory.lengths[t] for t in checkpoints])
     if not np.isfinite(lengths).all() or not lengths[-1] > lengths[0]:
         lengths = np.array([target.trajectory.steps[t] for t in checkpoints], dtype=float)
+    if len(lengths) == 1:
+        return torch.ones(1, dtype=torch.float64)
     gaps = np.diff(lengths)
     weights = np.concatenate([gaps, [0.0]]) / 2 + np.concatenate([[0.0], gaps]) / 2
     return torch.as_tensor(weights / weights.sum())

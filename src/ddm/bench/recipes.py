@@ -1,0 +1,78 @@
+"""``recipes``: what momentum, weight decay, a schedule, Adam, BatchNorm and augmentation cost in fidelity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ddm.bench import fidelity
+from ddm.bench.problem import Problem
+from ddm.bench.report import Report, Row
+
+_CLUSTERS, _UNIONS = 3, 6
+"""A class, and unions of groups, at most: every recipe has its own retrainings."""
+
+_RIVALS = {"centroid": "nearest centroid", "trak": "TRAK", "ekfac": "EK-FAC"}
+
+
+def _variants(problem: Problem) -> Mapping[str, tuple[str, dict[str, Any]]]:
+    """By name: a title, and what is changed of the setup."""
+    recipe, options = problem.setup.recipe, problem.setup.options
+    changes: dict[str, tuple[str, dict[str, Any]]] = {
+        "plain": ("plain SGD", {}),
+        "momentum": (
+            f"momentum 0.9, learning rate {recipe.lr / 10:g}",
+            {"recipe": replace(recipe, momentum=0.9, lr=recipe.lr / 10)},
+        ),
+        "decay": ("weight decay 0.005", {"recipe": replace(recipe, weight_decay=0.005)}),
+        "cosine": ("cosine schedule", {"recipe": replace(recipe, schedule="cosine")}),
+        "adam": ("Adam, learning rate 0.003", {"recipe": replace(recipe, optimizer="adam", lr=0.003)}),
+        "shift": ("augmented by shifts", {"recipe": replace(recipe, augment="shift")}),
+    }
+    if problem.setup.model == "convnet":
+        changes["batchnorm"] = ("BatchNorm", {"options": {**options, "norm": "batch"}})
+    return changes
+
+
+def run(problem: Problem) -> Report:
+    """Score response matching of a target for each recipe against retraining by that recipe."""
+    small = problem.changed(
+        clusters=min(_CLUSTERS, problem.setup.clusters), unions=min(_UNIONS, problem.setup.unions), orders=2
+    )
+    rows = [_row(small.changed(**changes), name, title) for name, (title, changes) in _variants(problem).items()]
+    return Report(
+        "recipes",
+        f"What a recipe costs in fidelity: {fidelity.described(small)}",
+        rows,
+        {
+            "title": "recipe",
+            "accuracy": "test accuracy",
+            "oracle_fraction": "oracle_fraction",
+            "retrain_oracle_fraction": "another retraining",
+            **{f"{name}_oracle_fraction": title for name, title in _RIVALS.items()},
+            "rho": "rho",
+            "retrain_rho": "another retraining ",
+            "ceiling_rho": "ceiling",
+            **{f"{name}_rho": f"{title} " for name, title in _RIVALS.items()},
+            "lds": "lds",
+            "retrain_lds": "another retraining  ",
+        },
+        notes=[
+            "oracle_fraction, rho and lds are those of response matching (the default), beside another retraining and "
+            "what else could have answered; each recipe has its own target, groups and retrainings, with the target's "
+            "batch order.",
+        ],
+        reference={"groups": len(small.partition), "batch orders": 2},
+    )
+
+
+def _row(problem: Problem, name: str, title: str) -> Row:
+    found = problem.outcomes(["ddm-response", *_RIVALS])
+    rivals: Row = {}
+    for rival in _RIVALS:
+        row = fidelity.row(problem, rival, found[rival])
+        rivals |= {f"{rival}_{figure}": row.get(figure) for figure in ("oracle_fraction", "rho")}
+    mine = fidelity.row(problem, "ddm-response", found["ddm-response"])
+    accuracy = problem.target.accuracy(problem.data.test)
+    return {**mine, "method": name, "title": title, "accuracy": accuracy, **rivals}
