@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 import ddm
-from ddm.curvature import Curvature, loss_vectors
+from ddm.curvature import Curvature, affordable, loss_vectors
 from ddm.gradients import along, jacobian, output_gradients
 
 
@@ -121,3 +121,8 @@ def test_more_rows_than_samples_use_each_sample_before_any_again(digits):
     counts = np.bincount(drawn, minlength=7)
     assert counts.sum() == 20
     assert set(counts) == {2, 3}
+
+
+@pytest.mark.parametrize(("size", "rows"), [(4_000, 16384), (16_000, 11180), (300_000, 2581), (11_000_000, 1024)])
+def test_larger_networks_have_fewer_rows(size, rows):
+    assert affordable(size) == rows

@@ -25,9 +25,9 @@ from ddm.target import Loss, Target
 _BATCH = 64
 """Samples whose rows are made at once."""
 
-_MOST_ROWS, _FEWEST_ROWS, _NUMBERS = 16384, 1024, 2**30
-"""Rows by default: up to _MOST_ROWS, fewer where rows × parameters exceed _NUMBERS, but at least _FEWEST_ROWS; and no
-more than one a sample and checkpoint."""
+_MOST_ROWS, _FEWEST_ROWS, _WORK = 16384, 1024, 2e12
+"""Rows by default: as many as a dense solve of _WORK multiplications takes (half a minute on a core), within these
+bounds; and no more than one a sample and checkpoint."""
 
 
 _MOST_SLICES = 64
@@ -58,8 +58,8 @@ class Curvature:
         self.checkpoints, self.weights = list(checkpoints), weights
         size = target.flat.size
         self.damping = torch.as_tensor(damping).to(target.theta).expand(size)
-        few = min(len(samples), round(min(_MOST_ROWS, max(_FEWEST_ROWS, _NUMBERS // size)) / len(self.checkpoints)))
-        self.each = max(1, few if rows is None else round(rows / len(self.checkpoints)))
+        wanted = rows or min(affordable(size), len(samples) * len(self.checkpoints))
+        self.each = max(1, round(wanted / len(self.checkpoints)))
         self._kept: list[Tensor] | None = None
 
     @property
@@ -151,6 +151,11 @@ class Curvature:
             part = torch.cat([rows[:, columns] * self._scale[columns] for rows in self.rows(advance)])
             total += (part @ part.T).double()
         return total
+
+
+def affordable(size: int) -> int:
+    """Rows M by default for ``size`` parameters P: MP² or M²P, whichever the solve takes, is _WORK."""
+    return int(min(_MOST_ROWS, max(_FEWEST_ROWS, _WORK / size**2, (_WORK / size) ** 0.5)))
 
 
 def slices(size: int, width: int) -> list[slice]:

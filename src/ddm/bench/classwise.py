@@ -172,7 +172,7 @@ _ROWS = {"architectures": _architecture_row, "initialisations": _initialisation_
 
 def _row(problem: Problem, name: str, title: str) -> Row:
     asked, removals = batch(problem), _without_groups(problem)
-    settings = settings_of(problem, "ddm-response")
+    settings = settings_of(problem, "ddm")
     datamodel, seconds = problem.datamodel(settings), problem.matching_seconds(settings)
     found = np.nan_to_num(datamodel.attribute(asked, "prediction", level="class").scores)
     base, *retrained = problem.exact.outputs([NOTHING, *removals], 0, asked.batch()[0])

@@ -1,11 +1,17 @@
 """The response Δ_κ: how far, and where to, the target moves when a group is absent and the other data push back.
 
-    Δ_κ = (Ḡ + λI)⁻¹ ḡ_κ / (1 − a_κ),    ḡ_κ = (n_κ/n) Σ_t ω_t ∇L(θ_t; D_κ),    λ = 1/Σ learning rates
+    Δ_κ = c_κ (Ḡ + λI)⁻¹ ḡ_κ,    ḡ_κ = (n_κ/n) Σ_t ω_t ∇L(θ_t; D_κ),    λ = 1/Σ learning rates
 
 (learning rates divided by 1 − momentum; with Adam one λ for each parameter, whose steps it scales; weight decay added).
-Ḡ and ḡ_κ are pooled over the whole trajectory, ω_t being a checkpoint's share of the training's length. Ḡ holds the
-group's own curvature too, which is absent without it; along Δ_κ it makes up the fraction a_κ of the whole, so the step
-is that much longer. Before this the response is linear in the group: that of a class is the sum of its clusters'.
+Ḡ and ḡ_κ are pooled over the whole trajectory, ω_t being a checkpoint's share of the training's length. Before it has
+its length c_κ the response is linear in the group: that of a class is the sum of its clusters'. The length is where the
+loss of the others is least along d = (Ḡ + λI)⁻¹ ḡ_κ, with the curvature H_κ of the group itself taken away, which is
+absent without it:
+
+    c_κ = dᵀḡ_κ / (s dᵀḡ_κ − dᵀ(n_κ/n)H_κd),    dᵀḡ_κ = dᵀ(Ḡ + λI)d.
+
+The solve bends d away from the rows that estimate Ḡ, so that they show too little curvature along it; s ≥ 1 says how
+much too little, on the whole of some groups, by rows that it has not seen.
 """
 
 from __future__ import annotations
@@ -31,6 +37,9 @@ _LOOKS, _MEMBERS = 4, 64
 _BATCH = 128
 """Samples whose gradient is taken at once."""
 
+_FRESH = 1024
+"""Rows of curvature that lengths are found with."""
+
 _MOST_OWN = 0.9
 """A group's own share of the curvature is taken for no more than this."""
 
@@ -54,16 +63,12 @@ class Responses:
         self.target, self.samples, self.settings = target, samples, settings
         self.checkpoints = list(checkpoints or real_checkpoints(settings, len(target.trajectory) - 1))
         self.weights = pooled_weights(target, self.checkpoints)
-        self.curvature = Curvature(
-            target,
-            samples,
-            self.checkpoints,
-            self.weights,
-            damped * dampings(target, samples),
-            rows=settings.curvature,
-            memory=settings.memory,
-            seed=settings.seed,
-        )
+        self._damping = damped * dampings(target, samples)
+        self.curvature = self._curvature(settings.curvature, settings.seed)
+
+    def _curvature(self, rows: int | None, seed: int) -> Curvature:
+        memory = self.settings.memory
+        return Curvature(self.target, self.samples, self.checkpoints, self.weights, self._damping, rows, memory, seed)
 
     def used(self, rows: np.ndarray) -> np.ndarray:
         """The samples of a group at ``rows`` that its gradient is taken of."""
@@ -93,28 +98,49 @@ class Responses:
         """How many samples are looked at for a group's own curvature."""
         return len(self._looks) * min(_MEMBERS, len(self.used(rows)))
 
-    def own(
-        self, responses: Tensor, pulls: Tensor, members: Sequence[np.ndarray], advance: Advance = lambda amount: None
-    ) -> Tensor:
-        """a_κ ``(B,)``, the group's own share of the curvature along its response; ``advance`` counts samples.
+    def overlooked(self, members: Sequence[np.ndarray]) -> float:
+        """s: the curvature along the responses of some groups by rows that the solve has not seen, over its own."""
+        pulls = self.pulls(members)
+        directions = self.curvature.solve(pulls)
+        return float(self.unseen(directions).sum() / (directions * pulls).sum())
 
-        The whole is Δᵀ(Ḡ + λI)Δ = Δᵀḡ_κ, so only the group's part has to be looked at.
-        """
+    def lengthened(
+        self,
+        directions: Tensor,
+        pulls: Tensor,
+        members: Sequence[np.ndarray],
+        overlooked: float,
+        advance: Advance = lambda amount: None,
+    ) -> Tensor:
+        """c_κ d_κ ``(B, P)`` of directions d ``(B, P)``, given s; ``advance`` counts samples."""
+        seen = (directions * pulls).sum(1)
+        whole = overlooked * seen
+        left = whole - torch.minimum(self.own(directions, members, advance), _MOST_OWN * whole)
+        return directions * torch.where(left > 0, seen / left, 1.0)[:, None]
+
+    def unseen(self, directions: Tensor) -> Tensor:
+        """dᵀ(Ḡ' + λI)d ``(B,)`` with rows of curvature that the solve has not seen."""
+        found = (self._damping * directions.square()).sum(1)
+        for rows in self._curvature(_FRESH, self.settings.seed + 1).rows():
+            found += (directions @ rows.T).square().sum(1)
+        return found
+
+    def own(self, directions: Tensor, members: Sequence[np.ndarray], advance: Advance = lambda amount: None) -> Tensor:
+        """dᵀ(n_κ/n)H_κd ``(B,)``, the group's own curvature along a direction; ``advance`` counts samples."""
         looks = self._looks
         weights = self.weights[looks] / self.weights[looks].sum()
-        part = torch.zeros(len(responses)).to(responses)
+        found = torch.zeros(len(directions)).to(directions)
         for look, weight in zip(looks, weights.tolist(), strict=True):
             theta, fixed = self.target.at(self.checkpoints[look])
             for row, group in enumerate(members):
                 x, y = (tensor.to(self.target.device) for tensor in self.samples.batch(self.used(group)[:_MEMBERS]))
                 with torch.no_grad():
                     logits = self.target.flat(theta, fixed, x)
-                change = along(self.target, theta, fixed, x, responses[row])
+                change = along(self.target, theta, fixed, x, directions[row])
                 share = weight * len(group) / len(self.samples)
-                part[row] += share * bend(self.target.loss, logits, change, y)
+                found[row] += share * bend(self.target.loss, logits, change, y)
                 advance(len(x))
-        whole = (responses * pulls).sum(1)
-        return torch.where(whole > 0, part / whole, 0.0).nan_to_num(0.0).clamp(0, _MOST_OWN)
+        return found
 
 
 def pooled_weights(target: Target, checkpoints: Sequence[int]) -> Tensor:

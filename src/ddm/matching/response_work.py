@@ -26,6 +26,10 @@ _ROW, _FORWARD = 2.0, 1.0
 """Work of a curvature row, and of looking along a response, in passes forward and back of a sample."""
 
 
+_PROBES = 8
+"""Groups that tell how much curvature the solve overlooks."""
+
+
 class ResponseWork:
     """Response matching of blocks of groups. The first block chooses the images that all share."""
 
@@ -34,6 +38,7 @@ class ResponseWork:
         self.responses = Responses(target, samples, settings)
         self.encoder = Encoder(target, samples, settings)
         self.images: Tensor | None = None
+        self._overlooked: float | None = None
         self.bytes_per_group = _COPIES * target.flat.size * target.theta.element_size()
 
     @property
@@ -87,8 +92,17 @@ class ResponseWork:
             inside = torch.as_tensor(class_members(partition, block)).to(pulls)
             pulls, responses = torch.cat([pulls, inside @ pulls]), torch.cat([responses, inside @ responses])
             members = members + _members(_some(upper), block.classes)
-        own = self.responses.own(responses, pulls, members, lambda amount: advance(_FORWARD * amount))
-        return responses / (1 - own)[:, None]
+        overlooked = self._overlooked_by(partition)
+        return self.responses.lengthened(
+            responses, pulls, members, overlooked, lambda amount: advance(_FORWARD * amount)
+        )
+
+    def _overlooked_by(self, partition: Partition) -> float:
+        """s, from a few groups that do not depend on the block."""
+        if self._overlooked is None:
+            probes = np.unique(np.linspace(0, len(partition) - 1, _PROBES).round().astype(int))
+            self._overlooked = self.responses.overlooked(_members(partition, probes.tolist()))
+        return self._overlooked
 
     def _synset(self, names: Sequence[str], encoding: Encoding, part: slice) -> Synset:
         """Targets q̃ = p + B r/α, with α such that none is further than 1 from the prediction p."""
