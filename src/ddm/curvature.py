@@ -25,9 +25,11 @@ from ddm.target import Loss, Target
 _BATCH = 64
 """Samples whose rows are made at once."""
 
-_MOST_ROWS, _FEWEST_ROWS, _WORK = 16384, 1024, 2e12
-"""Rows by default: as many as a dense solve of _WORK multiplications takes (half a minute on a core), within these
-bounds; and no more than one a sample and checkpoint."""
+_MOST_ROWS, _FEWEST_ROWS = 16384, 1024
+_WORK, _WORK_PER_PASS = 2e12, 2e3
+"""Rows by default: as many as a dense solve takes that makes _WORK multiplications (half a minute on a core), and no
+more than _WORK_PER_PASS a parameter for each sample that the training passed (two trainings of a small network), within
+these bounds; and no more than one a sample and checkpoint."""
 
 
 _MOST_SLICES = 64
@@ -58,7 +60,7 @@ class Curvature:
         self.checkpoints, self.weights = list(checkpoints), weights
         size = target.flat.size
         self.damping = torch.as_tensor(damping).to(target.theta).expand(size)
-        wanted = rows or min(affordable(size), len(samples) * len(self.checkpoints))
+        wanted = rows or min(affordable(size, _passed(target, samples)), len(samples) * len(self.checkpoints))
         self.each = max(1, round(wanted / len(self.checkpoints)))
         self._kept: list[Tensor] | None = None
 
@@ -149,13 +151,22 @@ class Curvature:
         total = torch.zeros(self.count, self.count, dtype=torch.float64, device=self._scale.device)
         for columns in self._slices:
             part = torch.cat([rows[:, columns] * self._scale[columns] for rows in self.rows(advance)])
-            total += (part @ part.T).double()
+            total += _gram(part).double()
         return total
 
 
-def affordable(size: int) -> int:
-    """Rows M by default for ``size`` parameters P: MP² or M²P, whichever the solve takes, is _WORK."""
-    return int(min(_MOST_ROWS, max(_FEWEST_ROWS, _WORK / size**2, (_WORK / size) ** 0.5)))
+def affordable(size: int, passed: int) -> int:
+    """Rows M by default for ``size`` parameters P and a training that ``passed`` so many samples.
+
+    MP² or M²P, whichever the solve takes, is what is affordable.
+    """
+    work = min(_WORK, _WORK_PER_PASS * passed * size)
+    return int(min(_MOST_ROWS, max(_FEWEST_ROWS, work / size**2, (work / size) ** 0.5)))
+
+
+def _passed(target: Target, samples: Samples) -> int:
+    """Samples that the training passed forward and back, as if a checkpoint were an epoch where no recipe says."""
+    return len(samples) * (len(target.trajectory) - 1 if target.recipe is None else target.recipe.epochs)
 
 
 def slices(size: int, width: int) -> list[slice]:
@@ -206,9 +217,23 @@ def _gathered(parts: Iterator[Tensor], least: int = 2048) -> Iterator[Tensor]:
 
 def _add_gram(total: Tensor, rows: Tensor) -> None:
     """total += rowsᵀrows; where it saves time the lower half alone, which is all that Cholesky reads."""
-    if rows.device.type != "cpu" or rows.dtype != torch.float32:
+    if not _halves(rows):
         total += rows.T @ rows
         return
     from scipy.linalg.blas import ssyrk
 
     ssyrk(1.0, rows.numpy().T, beta=1.0, c=total.numpy().T, overwrite_c=True, lower=False)
+
+
+def _gram(rows: Tensor) -> Tensor:
+    """rows rowsᵀ; where it saves time the lower half alone."""
+    if not _halves(rows):
+        return rows @ rows.T
+    from scipy.linalg.blas import ssyrk
+
+    return torch.from_numpy(ssyrk(1.0, rows.numpy().T, trans=1, lower=False).T)
+
+
+def _halves(rows: Tensor) -> bool:
+    """Whether scipy's product, which makes one half, is at hand."""
+    return rows.device.type == "cpu" and rows.dtype == torch.float32

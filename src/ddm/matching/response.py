@@ -102,7 +102,7 @@ class Responses:
         """s: the curvature along the responses of some groups by rows that the solve has not seen, over its own."""
         pulls = self.pulls(members)
         directions = self.curvature.solve(pulls)
-        return float(self.unseen(directions).sum() / (directions * pulls).sum())
+        return max(1.0, float(self.unseen(directions).sum() / (directions * pulls).sum()))
 
     def lengthened(
         self,

@@ -1,0 +1,40 @@
+"""``ddm audit``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddm import plots
+from ddm import run as runs
+from ddm.commands.options import AsJson, DataName, Device, Root, Run, Seed, print_json
+from ddm.words import console, describe_audit
+
+
+def audit(
+    run: Run,
+    retrain: Annotated[int, typer.Option(min=2, help="Groups to retrain without.")] = 10,
+    seeds: Annotated[int, typer.Option(min=2, help="Batch orders of each retraining, the target's own first.")] = 2,
+    unions: Annotated[
+        int | None, typer.Option(min=0, help="Unions of half of the groups to retrain without; default as many.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write the picture here (png, svg, pdf).")] = None,
+    data: DataName = None,
+    root: Root = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """How far a run can be trusted: its answers against really retraining without some groups."""
+    if plot is not None:
+        plots.picture_kind(plot)
+    datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
+    found = runs.audit(run, datamodel, dataset, retrain=retrain, unions=unions, seeds=seeds, seed=seed)
+    if plot is not None:
+        plots.save(found.plot(), plot)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        describe_audit(console(), found)

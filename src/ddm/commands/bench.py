@@ -1,0 +1,61 @@
+"""``ddm bench``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ddm.commands.options import AsJson, Root, Seed, print_json, typed
+from ddm.words import console
+
+
+def bench(
+    name: Annotated[str, typer.Argument(help="fidelity, ablation, comparison, … (a wrong name lists them all).")],
+    data: Annotated[str, typer.Option(help="digits, mnist, cifar10, …")] = "digits",
+    root: Root = None,
+    model: Annotated[str, typer.Option(help="convnet, alexnet, resnet18ap or simplevit.")] = "convnet",
+    limit: Annotated[int | None, typer.Option(help="At most this many samples in each split.")] = None,
+    size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,
+    clusters: Annotated[int | None, typer.Option(help="Clusters a class.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training set.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Batch orders of each retraining.")] = None,
+    tests: Annotated[int | None, typer.Option(help="Test samples that are asked about.")] = None,
+    unions: Annotated[int | None, typer.Option(help="Unions of half of the groups to retrain without.")] = None,
+    scale: Annotated[
+        str, typer.Option(help="quick (under 30 minutes on 2 cores), paper (its full settings) or tiny.")
+    ] = "quick",
+    out: Annotated[Path | None, typer.Option(help="Folder of the results; default benchmarks/DATA.")] = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Make a table or figure of the paper, or one of ours, beside the alternatives and real retraining."""
+    from ddm import bench as benches
+
+    setup = benches.preset(data, model, scale)
+    given = {
+        "limit": limit,
+        "size": size,
+        "clusters": clusters,
+        "orders": seeds,
+        "tests": tests,
+        "unions": unions,
+    }
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    recipe = setup.recipe if epochs is None else replace(setup.recipe, epochs=epochs)
+    changes |= {
+        "root": root,
+        "seed": seed,
+        "recipe": replace(recipe, seed=seed),
+        "settings": replace(setup.settings, seed=seed),
+    }
+    setup = replace(setup, **changes)
+    out = out or Path("benchmarks") / data.replace(":", "-").replace("/", "-")
+    found = benches.run(name, setup, out, typed(root))
+    if as_json:
+        print_json(found)
+    else:
+        console().print((out / f"{name}.md").read_text(encoding="utf-8"))
+        console().print(f"Files: {out / name}.json, {out / name}.md")

@@ -1,0 +1,31 @@
+"""``ddm demo``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddm import demo as demos
+from ddm.commands.options import AsJson, Device, Seed, print_json, with_seed
+from ddm.recipe import Recipe
+from ddm.run import Config
+from ddm.words import console
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the run is kept.")] = Path("runs/demo"),
+    seed: Seed = 0,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Train, distil, attribute and trace on scikit-learn's digits, and tell what came out."""
+    found = demos.demo(
+        out,
+        with_seed(Config(options={"width": 16}, recipe=Recipe(epochs=20, lr=0.05), clusters=5, device=device), seed),
+    )
+    if as_json:
+        print_json(found)
+    else:
+        demos.tell(console(), found)

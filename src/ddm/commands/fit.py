@@ -1,0 +1,134 @@
+"""``ddm fit``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ddm import run as runs
+from ddm.commands.options import AsJson, Device, Root, Seed, audited_part, print_json, with_seed
+from ddm.datamodel import changed
+from ddm.errors import InputError
+from ddm.files import hash_of, read_json
+from ddm.matching import Settings, paper
+from ddm.recipe import Recipe
+from ddm.run import Config
+from ddm.words import console, describe_run, trust
+
+
+def fit(
+    context: typer.Context,
+    data: Annotated[
+        str, typer.Argument(help="digits, mnist, cifar10, …, folder:PATH, npz:PATH or hf:NAME.")
+    ] = "digits",
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; default runs/DATA.")] = None,
+    root: Root = None,
+    limit: Annotated[int | None, typer.Option(help="At most this many samples in each split.")] = None,
+    size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,
+    model: Annotated[str, typer.Option(help="convnet, alexnet, resnet18ap or simplevit.")] = "convnet",
+    option: Annotated[list[str] | None, typer.Option(help="Of the network, e.g. width=64; repeat it.")] = None,
+    preset: Annotated[str | None, typer.Option(help="paper: the paper's settings for this data and model.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training set.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate of the training.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples a training step.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="sgd or adam.")] = None,
+    momentum: Annotated[float | None, typer.Option(help="Of SGD.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Of the optimiser.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="constant, cosine or step.")] = None,
+    augment: Annotated[str | None, typer.Option(help="none, flip, shift or flip-shift, in training.")] = None,
+    checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints; default an epoch.")] = None,
+    clusters: Annotated[int, typer.Option(help="Clusters a class.")] = 10,
+    partition: Annotated[str, typer.Option(help="kmeans, class or sequence.")] = "kmeans",
+    groups: Annotated[Path | None, typer.Option(help="Your own groups: a line for each training sample.")] = None,
+    features: Annotated[str | None, typer.Option(help="hf:NAME clusters on a pre-trained network's features.")] = None,
+    matching: Annotated[str | None, typer.Option(help="response, reverse or forward.")] = None,
+    setting: Annotated[list[str] | None, typer.Option(help="Of the matching, e.g. bank=200; repeat it.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Replay a config.json instead of all the above.")] = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Train a target, cluster its training set and distil each group's influence: once for all questions."""
+    if config is not None:
+        wanted = Config.from_dict(read_json(config))
+        _only(context, ("config", "root", "out", "device", "as_json"))
+        wanted = replace(wanted, root=root or wanted.root, device=device)
+    else:
+        recipe, settings = _preset(preset, data, model)
+        changes: dict[str, Any] = {
+            "epochs": epochs,
+            "lr": lr,
+            "batch_size": batch_size,
+            "optimizer": optimizer,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "schedule": schedule,
+            "augment": augment,
+            "checkpoint_every": checkpoint_every,
+        }
+        recipe = replace(recipe, **{name: value for name, value in changes.items() if value is not None})
+        settings = changed(settings, _pairs(setting, "setting") | ({"matching": matching} if matching else {}))
+        wanted = Config(
+            data=data,
+            root=root,
+            limit=limit,
+            size=size,
+            model=model,
+            options=_pairs(option, "option"),
+            recipe=recipe,
+            partition=partition,
+            clusters=clusters,
+            groups=str(groups) if groups is not None else None,
+            groups_hash=hash_of(groups) if groups is not None else None,
+            features=features,
+            settings=settings,
+            device=device,
+        )
+        wanted = with_seed(wanted, seed, given=_pairs(setting, "setting"))
+    out = out or Path("runs") / wanted.data.replace(":", "-").replace("/", "-")
+    datamodel, _, facts = runs.fit(wanted, out)
+    if as_json:
+        print_json(facts | {"run": str(out)} | audited_part(datamodel))
+    else:
+        describe_run(console(), facts, str(out))
+        console().print(trust(datamodel.audited))
+
+
+def _only(context: typer.Context, allowed: tuple[str, ...]) -> None:
+    """Refuse options beside ``--config`` that it decides itself."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in allowed and source is not None and source.name == "COMMANDLINE":
+            raise InputError(f"--config decides {name.replace('_', '-')} itself: leave it out.")
+
+
+def _preset(preset: str | None, data: str, model: str) -> tuple[Recipe, Settings]:
+    if preset is None:
+        return Recipe(), Settings()
+    if preset == "paper":
+        return paper(data, model)
+    raise InputError(f"there is no preset '{preset}': use paper, or none.")
+
+
+def _pairs(given: list[str] | None, what: str) -> dict[str, Any]:
+    """``name=value`` options as a dictionary, numbers read as numbers."""
+    found = {}
+    for text in given or []:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--{what} takes name=value, not '{text}'.")
+        name = name.replace("-", "_")
+        found[name] = None if (name, value) == ("step_size", "none") else _value(value)
+    return found
+
+
+def _value(text: str) -> Any:
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,59 @@
+"""``ddm trace``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddm import plots
+from ddm.commands.options import (
+    AsJson,
+    DataName,
+    Device,
+    Index,
+    ObjectiveName,
+    Root,
+    Run,
+    Seed,
+    Split,
+    audited_part,
+    open_question,
+    print_json,
+)
+from ddm.store import EXACT
+from ddm.words import console, describe_trace, shares_table, trust
+
+
+def trace(
+    run: Run,
+    objective: ObjectiveName = "prediction",
+    index: Index = None,
+    split: Split = "test",
+    full: Annotated[bool, typer.Option("--full", help="Search every group instead of class first.")] = False,
+    verify: Annotated[int, typer.Option(min=0, help="Really retrain without so many of the best candidates.")] = 0,
+    samples: Annotated[int, typer.Option(min=0, help="Show so many training samples of the group found.")] = 0,
+    plot: Annotated[Path | None, typer.Option(help="Write the picture of these samples here.")] = None,
+    data: DataName = None,
+    root: Root = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """The class, then the cluster, then the samples most responsible for a behaviour."""
+    if plot is not None:
+        plots.picture_kind(plot)
+    datamodel, question = open_question(run, data, root, device, split, index)
+    found = datamodel.trace(question, objective, full=full, verify=verify, directory=run / EXACT)
+    shown = samples or (10 if plot is not None else 0)
+    shares = datamodel.shares(question, found.group, objective) if shown else None
+    if shares is not None and plot is not None and datamodel.samples is not None:
+        plots.save(shares.plot(datamodel.samples, shown), plot)
+    if as_json:
+        print_json(found.to_dict() | ({"shares": shares.to_dict()} if shares else {}) | audited_part(datamodel))
+        return
+    describe_trace(console(), found)
+    if shares is not None:
+        console().print(shares_table(shares, shown))
+    console().print(trust(datamodel.audited))
