@@ -18,7 +18,8 @@ from ddm import cli
 from ddm.audit import Audit
 from ddm.files import hash_of, read_json, write_json
 
-OPTIONS = "--limit 60 --option width=4 --option depth=1 --epochs 2 --batch-size 16 --partition class --setting curvature=64 --setting bank=8"
+OPTIONS = "--limit 60 --option width=4 --option depth=1 --epochs 2 --batch-size 16 "
+OPTIONS += "--partition class --setting curvature=64 --setting bank=8"
 UNAUDITED = "Not audited: ddm audit RUN says how far this can be trusted."
 ANSWERING = {
     "attribute": ("attribute", "--index", 3),

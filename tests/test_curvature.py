@@ -125,8 +125,15 @@ def test_more_rows_than_samples_use_each_sample_before_any_again(digits):
 
 @pytest.mark.parametrize(
     ("size", "passed", "rows"),
-    [(4_000, 10**6, 16384), (16_000, 10**6, 11180), (300_000, 10**6, 2581), (11_000_000, 10**6, 1024)]
-    + [(4_000, 10**4, 5000), (16_000, 10**4, 4472), (16_000, 100, 1024)],
+    [
+        (4_000, 10**6, 16384),
+        (16_000, 10**6, 11180),
+        (300_000, 10**6, 2581),
+        (11_000_000, 10**6, 1024),
+        (4_000, 10**4, 5000),
+        (16_000, 10**4, 4472),
+        (16_000, 100, 1024),
+    ],
 )
 def test_larger_networks_and_shorter_trainings_have_fewer_rows(size, passed, rows):
     assert affordable(size, passed) == rows
