@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.console import Console
 
 from ddm import plots
@@ -61,15 +62,16 @@ def tell(console: Console, found: dict[str, Any]) -> None:
 
 
 def _examples(datamodel: DistilledDatamodel, samples: Samples) -> dict[str, int]:
-    """The wrong and the right prediction with the most divided vote; the latter alone if none is wrong."""
+    """The wrong and the right prediction that owe most to one group; the latter alone if none is wrong."""
     x, y = samples.batch()
-    probabilities = datamodel.target.outputs(x).softmax(1)
-    wrong = (probabilities.argmax(1) != y).numpy()
-    confidence = probabilities.amax(1).numpy()
+    confidence, said = datamodel.target.outputs(x).softmax(1).max(1)
+    without = datamodel.outputs(x).softmax(2)[:, torch.arange(len(x)), said]
+    owed = (confidence - without.amin(0)).numpy()
+    wrong = (said != y).numpy()
     chosen = {}
     for title, rows in (("A wrong prediction", np.flatnonzero(wrong)), ("A right prediction", np.flatnonzero(~wrong))):
         if len(rows):
-            chosen[title] = int(rows[confidence[rows].argmin()])
+            chosen[title] = int(rows[owed[rows].argmax()])
     return chosen
 
 

@@ -23,7 +23,7 @@ def demo(
     """Train, distil, attribute and trace on scikit-learn's digits, and tell what came out."""
     found = demos.demo(
         out,
-        with_seed(Config(options={"width": 16}, recipe=Recipe(epochs=20, lr=0.05), clusters=5, device=device), seed),
+        with_seed(Config(options={"width": 16}, recipe=Recipe(epochs=20), clusters=5, device=device), seed),
     )
     if as_json:
         print_json(found)
