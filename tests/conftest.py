@@ -1,14 +1,18 @@
 """What many tests share: a small dataset, a small target trained on it, its datamodel, and how bad input is refused."""
 
 import os
+import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 import torch
+from answers import Answer
 
 import ddm
+from ddm import cli
 
 # Hugging Face stays off the network and out of the user's cache: both are decided when it is imported.
 os.environ.setdefault("HF_HOME", tempfile.mkdtemp(prefix="ddm-hf-"))
@@ -48,3 +52,19 @@ def refused() -> Callable[..., AbstractContextManager[None]]:
             assert word in message
 
     return refused
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    """A command in this process, run in an empty folder."""
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command replaces it
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["ddm", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return Answer(ended.value.code, said.out, said.err)
+
+    return run

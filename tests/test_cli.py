@@ -4,81 +4,20 @@ import csv
 import json
 import os
 import shutil
-import subprocess
-import sys
-import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from answers import Answer, process, refuses
 
 import ddm
-from ddm import Recipe, Settings, cli
+from ddm import Recipe, Settings
 from ddm.files import read_json
 from ddm.matching import paper
 
 SMALL = "--option width=4 --option depth=1 --epochs 3 --batch-size 16 --setting steps=3"
 FIT = f"fit digits --limit 60 {SMALL} --clusters 2 --seed 4".split()
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a command said and how it ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        assert self.code == 0, self.err
-        assert self.err == ""
-        assert self.out.count("\n") == 1
-        return json.loads(self.out)
-
-
-def process(*arguments, cwd):
-    """A command in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "ddm.cli", *map(str, arguments)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    return Answer(done.returncode, done.stdout, done.stderr)
-
-
-@pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    """A command in this process, run in an empty folder."""
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command replaces it
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["ddm", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        return Answer(ended.value.code, said.out, said.err)
-
-    return run
-
-
-def refuses(answer, *words):
-    """Exit code 2 and one sentence with these words on standard error; nothing else anywhere."""
-    assert "Traceback" not in answer.err
-    assert answer.code == 2
-    assert answer.out == ""
-    assert answer.err.startswith("ddm: ")
-    assert answer.err.count("\n") == 1
-    assert answer.err.endswith(".\n")
-    for word in words:
-        assert word in answer.err
 
 
 @pytest.fixture(scope="module")

@@ -1,20 +1,17 @@
 """``ddm audit``, and what the other commands say once it was run."""
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from answers import refuses
 
 import ddm.run
-from ddm import cli
 from ddm.audit import Audit
 from ddm.files import hash_of, read_json, write_json
 
@@ -26,45 +23,6 @@ ANSWERING = {
     "trace": ("trace", "--index", 3),
     "unlearn": ("unlearn", "--remove", 3),
 }
-
-
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        assert self.code == 0, self.err
-        assert self.out.count("\n") == 1
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    """A command in this process, run in an empty folder."""
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command replaces it
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["ddm", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        return Answer(ended.value.code, said.out, said.err)
-
-    return run
-
-
-def refuses(answer, *words):
-    assert answer.code == 2, answer
-    assert answer.out == ""
-    assert answer.err.startswith("ddm: ")
-    assert answer.err.count("\n") == 1
-    assert answer.err.endswith(".\n")
-    for word in words:
-        assert word in answer.err
 
 
 @pytest.fixture(scope="module")

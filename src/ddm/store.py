@@ -10,7 +10,7 @@
     exact/                         models retrained without groups
     parts/                         finished parts of a run that is not complete
 
-It holds no file of training images, but a synset that started from real images (reverse and forward matching) can show them.
+It holds no file of training images, but a synset that started from some (reverse and forward matching) can show them.
 """
 
 from __future__ import annotations

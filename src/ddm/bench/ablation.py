@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ddm.bench import fidelity, located
 from ddm.bench.methods import TITLES
-from ddm.bench.outcome import Outcome
 from ddm.bench.problem import Problem
 from ddm.bench.report import Report, Row
 
@@ -53,18 +52,10 @@ COLUMNS = {
 
 def run(problem: Problem) -> Report:
     """Locate a group for each test sample by each method, and measure what retraining without it does."""
-    true = problem.truth[0]
-    rows = []
-    for name, outcome in problem.outcomes(METHODS).items():
-        where = located.chance(true) if name == "random" else _located(outcome, problem)
-        rows.append(fidelity.row(problem, name, outcome) | where)
-    rows.append(_by_sequence(problem))
-    rows.append(fidelity.retrain_row(problem) | located.located(problem.truth[1], true))
-    rows.append({"method": "best", "title": "the best possible group"} | located.best(true))
     return Report(
         "ablation",
         f"Locating the responsible group: {fidelity.described(problem)}",
-        rows,
+        [*located.rows_by_method(problem, METHODS), _by_sequence(problem), *located.reference_rows(problem)],
         COLUMNS,
         notes=[
             "Each distance is measured on the model that was really retrained without the located group, mean over "
@@ -79,12 +70,8 @@ def run(problem: Problem) -> Report:
     )
 
 
-def _located(outcome: Outcome, problem: Problem) -> Row:
-    return located.located(outcome.effects, problem.truth[0]) if outcome.effects is not None else {}
-
-
 def _by_sequence(problem: Problem) -> Row:
     """DDM with each class cut by sequence instead of clustered, against the truth of those groups."""
     cut = problem.changed(partition="sequence", unions=1, orders=2)
-    outcome = cut.outcomes(["ddm"])["ddm"]
-    return fidelity.row(cut, "ddm-sequence", outcome) | _located(outcome, cut) | {"title": TITLES["ddm-sequence"]}
+    (row,) = located.rows_by_method(cut, ["ddm"])
+    return row | {"method": "ddm-sequence", "title": TITLES["ddm-sequence"]}

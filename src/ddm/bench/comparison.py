@@ -32,16 +32,7 @@ COLUMNS = {
 
 def run(problem: Problem) -> Report:
     """Locate a group for each test sample by each method, and measure what retraining without it does."""
-    true = problem.truth[0]
-    found = problem.outcomes(METHODS)
-    rows = []
-    for name, outcome in found.items():
-        where = located.chance(true) if name == "random" else {}
-        if name != "random" and outcome.effects is not None:
-            where = located.located(outcome.effects, true)
-        rows.append(fidelity.row(problem, name, outcome) | where)
-    rows.append(fidelity.retrain_row(problem) | located.located(problem.truth[1], true))
-    rows.append({"method": "best", "title": "the best possible group"} | located.best(true))
+    rows = located.rows_by_method(problem, METHODS) + located.reference_rows(problem)
     return Report(
         "comparison",
         f"Dist_1 at the located group: {fidelity.described(problem)}",

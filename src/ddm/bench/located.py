@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from ddm.bench import fidelity
+from ddm.bench.outcome import Outcome
+from ddm.bench.problem import Problem
 from ddm.bench.report import Row
 from ddm.effects import Effects
+
+
+def rows_by_method(problem: Problem, methods: Sequence[str]) -> list[Row]:
+    """A row a method: its figures, and each distance at the groups that it locates."""
+    return [_row(problem, name, outcome) for name, outcome in problem.outcomes(methods).items()]
+
+
+def reference_rows(problem: Problem) -> list[Row]:
+    """What another retraining locates, and the best possible."""
+    true = problem.truth[0]
+    return [
+        fidelity.retrain_row(problem) | located(problem.truth[1], true),
+        {"method": "best", "title": "the best possible group"} | best(true),
+    ]
+
+
+def _row(problem: Problem, name: str, outcome: Outcome) -> Row:
+    true = problem.truth[0]
+    where: Row = located(outcome.effects, true) if outcome.effects is not None else {}
+    return fidelity.row(problem, name, outcome) | (chance(true) if name == "random" else where)
 
 
 def distances(true: Effects) -> dict[str, np.ndarray]:

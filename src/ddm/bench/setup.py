@@ -76,6 +76,15 @@ class Setup:
         return _hash({name: value for name, value in asdict(self).items() if name in parts})
 
 
+_COLOUR: dict[str, Any] = {"size": 16, "options": {"width": 16, "depth": 3}}
+
+_MANY_CLASSES: dict[str, Any] = {
+    "limit": 2000,
+    "recipe": Recipe(epochs=12, lr=0.1, batch_size=64),
+    "clusters": 1,
+    "unions": 8,
+}
+
 _QUICK: dict[str, dict[str, Any]] = {
     "digits": {
         "options": {"width": 16, "depth": 2},
@@ -90,28 +99,9 @@ _QUICK: dict[str, dict[str, Any]] = {
         "orders": 3,
         "unions": 20,
     },
-    "cifar10": {
-        "limit": 3000,
-        "size": 16,
-        "options": {"width": 16, "depth": 3},
-        "recipe": Recipe(epochs=12, lr=0.05, batch_size=64),
-    },
-    "cifar100": {
-        "limit": 2000,
-        "size": 16,
-        "options": {"width": 16, "depth": 3},
-        "recipe": Recipe(epochs=12, lr=0.1, batch_size=64),
-        "clusters": 1,
-        "unions": 8,
-    },
-    "tiny-imagenet": {
-        "limit": 2000,
-        "size": 16,
-        "options": {"width": 16, "depth": 3},
-        "recipe": Recipe(epochs=12, lr=0.1, batch_size=64),
-        "clusters": 1,
-        "unions": 8,
-    },
+    "cifar10": _COLOUR | {"limit": 3000, "recipe": Recipe(epochs=12, lr=0.05, batch_size=64)},
+    "cifar100": _COLOUR | _MANY_CLASSES,
+    "tiny-imagenet": _COLOUR | _MANY_CLASSES,
 }
 
 _TINY: dict[str, Any] = {
