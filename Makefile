@@ -5,13 +5,21 @@ BIN := $(VENV)/bin
 # One thread per process: two OpenMP threads on two busy cores spin against each other.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint bench clean
+# Root needs no sudo, and a container may have none.
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+
+.PHONY: demo test test-browser lint bench docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/ddm demo --out runs/demo
 
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest
+
+test-browser: $(VENV)/.installed-dev
+	command -v chromium >/dev/null || { $(SUDO) apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -qq -y --no-install-recommends chromium >/dev/null; }
+	$(BIN)/pytest tests/browser -n 0
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -21,6 +29,10 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/pytest bench -n 0
 
+# The banner that is left out advertises another program.
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 # Where Debian's python3-venv is missing, pip is put into the environment from outside.
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV) >/dev/null || { rm -rf $(VENV); $(PYTHON) -m venv --without-pip $(VENV) && \
@@ -28,7 +40,7 @@ $(BIN)/pip:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 	$(BIN)/pip install -q -c constraints.txt torch==2.13.0
-	$(BIN)/pip install -q -c constraints.txt -e .
+	$(BIN)/pip install -q -c constraints.txt -e '.[report]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
@@ -38,4 +50,4 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) runs dist site .mypy_cache .ruff_cache .pytest_cache

@@ -11,6 +11,7 @@ from ddm.attribution import Attribution
 from ddm.audit import Audit
 from ddm.datamodel import DistilledDatamodel
 from ddm.datasets.samples import Data, Samples
+from ddm.diagnosis import Diagnosis
 from ddm.errors import InputError
 from ddm.matching import Settings
 from ddm.objectives import Objective
@@ -29,6 +30,7 @@ __all__ = [
     "Attribution",
     "Audit",
     "Data",
+    "Diagnosis",
     "DistilledDatamodel",
     "InputError",
     "Objective",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ddm import html
 from ddm.errors import InputError
 from ddm.files import replacing, write_json
 
@@ -149,6 +150,19 @@ class Attribution:
         from ddm.plots import effects
 
         return effects(self.sort(), count)
+
+    def _repr_html_(self) -> str:
+        ranked, shown = self.sort(), min(10, len(self))
+        rows = zip(ranked.names, ranked.sizes, ranked.scores, strict=True)
+        value = f"{self.baseline[self.focus]:.4g} with all groups"
+        return (
+            html.paragraph(f"Effect of removing each group on: {self.measured} ({value})")
+            + html.table(
+                ("group removed", "samples", "effect"),
+                [(name, str(size), f"{score:+.4g}") for name, size, score in rows][:shown],
+            )
+            + html.paragraph(f"{shown} of {len(self)} groups; {SIGN}.")
+        )
 
     def __repr__(self) -> str:
         strongest = ", ".join(f"{name} {value:+.3g}" for name, value in self.top(3))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddm import designs
+from ddm import designs, html
 from ddm.counterfactual import Counterfactuals
 from ddm.datasets.samples import Samples
 from ddm.effects import Asked, Effects, predicted, retrained
@@ -81,6 +81,20 @@ class Audit:
         from ddm import plots
 
         return plots.audit(self)
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for name, figure in self.figures[SAME].items():
+            value, low, high, retrain, ceiling = (_shown(figure[key]) for key in _KEYS)
+            rows.append((name, value, f"{low} to {high}", retrain, ceiling))
+        return (
+            html.paragraph(self.sentence)
+            + html.table(("figure", "datamodel", "95 % interval", "another retraining", "ceiling"), rows)
+            + html.paragraph(
+                f"{self.trainings} retrainings of {self.seconds:.1f} s. Predicted effects have {self.size:.2f} "
+                f"of their true size."
+            )
+        )
 
     def __str__(self) -> str:
         return self.sentence
@@ -252,6 +266,10 @@ def _listed(items: list[str]) -> str:
 
 def _mean(values: list[float]) -> float | None:
     return _number(float(np.mean(values))) if values else None
+
+
+def _shown(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
 
 
 def _number(value: float) -> float | None:

@@ -17,7 +17,10 @@ from ddm.commands.attribute import attribute
 from ddm.commands.audit import audit
 from ddm.commands.bench import bench
 from ddm.commands.demo import demo
+from ddm.commands.diagnose import diagnose
+from ddm.commands.explore import explore
 from ddm.commands.fit import fit
+from ddm.commands.report import report
 from ddm.commands.trace import trace
 from ddm.commands.unlearn import unlearn
 from ddm.errors import InputError
@@ -32,7 +35,7 @@ app = typer.Typer(
     help="Which of my training data made the model do this, and what would it be without them?",
 )
 
-for command in (demo, fit, attribute, trace, unlearn, audit, bench):
+for command in (demo, fit, attribute, trace, diagnose, unlearn, audit, report, explore, bench):
     app.command()(command)
 
 

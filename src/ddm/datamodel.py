@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from ddm import designs, progress
+from ddm import designs, html, progress
 from ddm import partition as partitions
 from ddm.attributed import attributed
 from ddm.attribution import Attribution
@@ -22,6 +22,8 @@ from ddm.audit import Audit, audit
 from ddm.counterfactual import Counterfactuals
 from ddm.datasets.samples import Samples
 from ddm.designs import Weights
+from ddm.diagnosed import diagnosed
+from ddm.diagnosis import Diagnosis
 from ddm.errors import InputError
 from ddm.exact import Exact, Retrain, group_rows
 from ddm.matching import Settings, distil
@@ -201,6 +203,15 @@ class DistilledDatamodel:
             self._response_cache = Responses(self.target, samples, settings)
         return self._response_cache
 
+    def diagnose(self, samples: Question, train: Samples | Dataset[Any] | None = None) -> Diagnosis:
+        """Which groups to look at: harmful, useless and mislabelled ones, and those behind each kind of error.
+
+        samples: held-out ones, whose errors are looked into
+        train:   the training set, for a datamodel that was loaded
+        """
+        trust = None if self.audited is None else self.audited.sentence
+        return diagnosed(self._clusters, self.partition, self._batch(samples), self._training_set(train), trust)
+
     def counterfactual(self, remove: Group | Iterable[Group]) -> nn.Module:
         """The network as it would be without some groups, given by number or name: a plain ``nn.Module``."""
         removed = self.partition.mask(remove)
@@ -346,6 +357,20 @@ class DistilledDatamodel:
         if not torch.isfinite(x).all():
             raise InputError("the inputs asked about contain NaN or infinite values.")
         return x, y.to(torch.int64)
+
+    def _repr_html_(self) -> str:
+        sizes = self.partition.sizes
+        facts = [
+            ("network", f"{type(self.target.network).__name__}, {self.target.flat.size:,} parameters"),
+            ("training samples", f"{len(self.partition.groups):,}"),
+            ("groups", f"{len(self.partition)}, of {sizes.min()} to {sizes.max()} samples"),
+            ("matching", self.settings.matching),
+            ("groups that could not be distilled", ", ".join(self.synset.stopped) or "none"),
+        ]
+        audited = "Not audited: audit() says how far this can be trusted."
+        if self.audited is not None:
+            audited = f"Audit: {self.audited.sentence}"
+        return html.table(("distilled datamodel", ""), facts) + html.paragraph(audited)
 
     def __repr__(self) -> str:
         failed = f", {len(self.synset.stopped)} stopped" if self.synset.stopped else ""

@@ -13,7 +13,7 @@ from ddm import plots
 from ddm import run as runs
 from ddm.audit import Audit
 from ddm.datamodel import DistilledDatamodel
-from ddm.datasets.samples import Samples
+from ddm.datasets.samples import Data, Samples
 from ddm.run import Config
 from ddm.words import describe_audit, describe_run, predictions
 
@@ -28,7 +28,8 @@ def demo(out: Path, config: Config) -> dict[str, Any]:
     stories = {
         title: _story(datamodel, data.test, index, out) for title, index in _examples(datamodel, data.test).items()
     }
-    return {"run": str(out), "summary": facts, "audit": audit.to_dict(), "examples": stories}
+    page = _page(datamodel, data, out, facts)
+    return {"run": str(out), "summary": facts, "audit": audit.to_dict(), "examples": stories, "report": page}
 
 
 def tell(console: Console, found: dict[str, Any]) -> None:
@@ -51,6 +52,9 @@ def tell(console: Console, found: dict[str, Any]) -> None:
         )
         console.print(f"Without {', '.join(story['drivers'])} it would say: {story['prediction_without']}.")
         console.print(f"Picture: {story['picture']}")
+    if found["report"] is not None:
+        console.print("\nALL OF IT AS A PAGE")
+        console.print(f"Open {found['report']} in a browser.")
     story = next(iter(found["examples"].values()))
     index, driver = story["index"], next(iter(story["drivers"]))
     console.print("\nWHAT TO TRY NEXT")
@@ -59,6 +63,19 @@ def tell(console: Console, found: dict[str, Any]) -> None:
     console.print(f"ddm audit {out} --retrain 20 --seeds 3")
     console.print(f"ddm unlearn {out} --remove {driver} --out model.safetensors")
     console.print("ddm fit mnist --root data/mnist --limit 5000 --out runs/mnist")
+    if found["report"] is None:
+        console.print(f"pip install 'distilled-datamodel[report]' && ddm report {out}")
+
+
+def _page(datamodel: DistilledDatamodel, data: Data, out: Path, facts: dict[str, Any]) -> str | None:
+    """Where the page of the run is; None where what makes it is not installed."""
+    from ddm import report as reports
+
+    if not reports.installed():
+        return None
+    page = out / "report.html"
+    reports.write(datamodel, data, page, facts, command=f"ddm report {out}")
+    return str(page)
 
 
 def _examples(datamodel: DistilledDatamodel, samples: Samples) -> dict[str, int]:

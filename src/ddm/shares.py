@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ddm import html
 from ddm.attribution import SIGN
 from ddm.errors import InputError
 from ddm.gradients import along
@@ -82,7 +83,31 @@ class Shares:
         count = min(count, len(self))
         rows = [*range(count), *range(max(count, len(self) - count), len(self))]
         titles = [f"{self.rows[i]}: {self.values[i]:+.2g}" for i in rows]
-        return image_grid(samples.batch(self.rows[rows])[0], titles, count)
+        figure = image_grid(samples.batch(self.rows[rows])[0], titles, count)
+        figure.suptitle(
+            f"training samples of {self.group} with their shares of its effect on the {self.output}\n"
+            f"({self.effect:+.3g} without the group), from the most to the least",
+            fontsize=8,
+            parse_math=False,
+        )
+        return figure
+
+    def _repr_html_(self) -> str:
+        shown = self.top(10)
+        return (
+            html.paragraph(
+                f"Samples of group {self.group} by their share of its effect on: {self.output} "
+                f"({self.effect:+.4g} without the group)"
+            )
+            + html.table(
+                ("training sample", "share", "of the effect"),
+                [
+                    (str(row), f"{value:+.4g}", f"{value / self.effect:.1%}" if self.effect else "–")
+                    for row, value in shown
+                ],
+            )
+            + html.paragraph(f"{len(shown)} of {len(self)} samples, which add up to the effect; {SIGN}.")
+        )
 
     def __repr__(self) -> str:
         first = ", ".join(f"{row} {value:+.2g}" for row, value in self.top(3))

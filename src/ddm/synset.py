@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ddm import html
 from ddm.errors import InputError
 from ddm.files import read_metadata, read_tensors, write_tensors
 
@@ -90,11 +91,24 @@ class Synset:
             raise InputError(f"'{path}' does not hold a synset: give the run it belongs to again.") from None
 
     def plot(self, columns: int = 10) -> Figure:
-        """The images, a row for every ``columns`` groups, each scaled to its own range."""
-        from ddm.plots import image_grid
+        """The images, ``columns`` a row, each scaled to its own range; where groups share them, also what their soft
+        targets ask: the mean of each class over the images, less its mean over groups."""
+        from ddm.plots import image_grid, shared_synset
 
         if self.images.dim() != 5:
             raise InputError(f"only images can be shown, not inputs of shape {tuple(self.images.shape[2:])}.")
         if self.shared:
-            return image_grid(self.images[0], [""] * self.images.shape[1], columns)
+            return shared_synset(self, columns)
         return image_grid(self.images[:, 0], self.names, columns)
+
+    def _repr_html_(self) -> str:
+        count = self.images.shape[1]
+        images = f"{count} images that all groups share" if self.shared else f"{count} images a group"
+        facts = [
+            ("groups", str(len(self))),
+            ("images", images),
+            ("size", f"{self.nbytes / 1024:,.0f} KiB"),
+            ("mean alignment (1 is a perfect match)", f"{float(self.alignment[self.usable].mean()):.2f}"),
+            ("groups that could not be distilled", ", ".join(self.stopped) or "none"),
+        ]
+        return html.table(("synset", ""), facts)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ddm import html
 from ddm.attribution import SIGN, Attribution
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +64,24 @@ class Trace:
             "clusters": self.clusters.to_dict(),
             "verified": self.verified.to_dict() if self.verified is not None else None,
         }
+
+    def plot(self, count: int = 20) -> Figure:
+        """Effects of classes, then of clusters of the class found, as bars; exact effects as diamonds."""
+        from ddm.plots import trail
+
+        return trail(self, count)
+
+    def _repr_html_(self) -> str:
+        found = [("group", self.group, f"{self.effect:+.4g}")]
+        if self.classes is not None:
+            name, effect = self.classes.top(1)[0]
+            found.insert(0, ("class", name, f"{effect:+.4g}"))
+        how = "" if self.verified is None else f" The group is the best of {len(self.verified)} by real retraining."
+        return (
+            html.paragraph(f"The strongest effect on: {self.clusters.measured}")
+            + html.table(("level", "found", "effect of removing it"), found)
+            + html.paragraph(f"{self.models} fine-tunings instead of {self.full}.{how} Effect {SIGN}.")
+        )
 
     def __repr__(self) -> str:
         trail = f"class {self.class_name} → group {self.group}" if self.classes is not None else f"group {self.group}"

@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 from torch import Tensor
 
+from ddm import html
 from ddm.errors import InputError
 from ddm.files import read_metadata, read_tensors, write_tensors
 from ddm.parameters import State
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Trajectory:
@@ -101,7 +107,31 @@ class Trajectory:
     def __iter__(self) -> Iterator[State]:
         return (self[t] for t in range(len(self)))
 
+    def distances(self) -> tuple[np.ndarray, np.ndarray]:
+        """How far each checkpoint is from the first and from the last, each ``(τ + 1,)``; running statistics count."""
+        self.check()
+        first, last = self[0], self[-1]
+        pairs = [(_distance(state, first), _distance(state, last)) for state in self]
+        gone, left = np.array(pairs).T
+        return gone, left
+
+    def plot(self) -> Figure:
+        """How far the training has gone from its start, and is from its end, at each checkpoint."""
+        from ddm.plots import distances
+
+        return distances(self)
+
+    def _repr_html_(self) -> str:
+        steps = f"{self.steps[-1]:,} optimiser steps" if self.steps else "no steps"
+        return html.paragraph(f"Trajectory of {len(self)} checkpoints over {steps}.")
+
     def check(self) -> None:
         """Refuse a trajectory with fewer than two checkpoints."""
         if len(self) < 2:
             raise InputError("a trajectory needs at least two checkpoints: take a snapshot after each epoch.")
+
+
+def _distance(one: State, other: State) -> float:
+    """Euclidean distance of two checkpoints over all that is not a counter."""
+    parts = [(one[name] - other[name]).double().square().sum() for name in one if one[name].is_floating_point()]
+    return math.sqrt(sum(float(part) for part in parts))

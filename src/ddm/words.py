@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from ddm.attribution import SIGN, Attribution
 from ddm.audit import Audit
+from ddm.diagnosis import Confusion, Diagnosis, Finding
 from ddm.shares import Shares
 from ddm.trace import Trace
 
@@ -82,6 +84,105 @@ def shares_table(shares: Shares, count: int) -> Table:
     return table
 
 
+def describe_diagnosis(out: Console, diagnosis: Diagnosis, count: int) -> None:
+    """What to look at first, in sentences, then in tables of at most ``count`` rows, then how far to trust it."""
+    *found, trust_line = diagnosis.sentences()
+    for sentence in found:
+        out.print(sentence)
+    for table in (
+        _findings_table(diagnosis, count),
+        _suspects_table(diagnosis, count),
+        _confusions_table(diagnosis.confusions[:count]),
+        _classes_table(diagnosis),
+    ):
+        if table.row_count:
+            out.print(table)
+    out.print(trust_line)
+
+
+def _findings_table(diagnosis: Diagnosis, count: int) -> Table:
+    table = _table(
+        "Groups to look at, with what removing each does",
+        ("group", "why"),
+        ("size", "label → like", "confirmed", "loss", "accuracy"),
+        caption="like: what the model without the group says; confirmed: labels it gives too.\n"
+        "loss, accuracy in points: + removing the group raises it, - lowers it",
+    )
+    mislabelled = {finding.group for finding in diagnosis.noisy}
+    harmful = [finding for finding in diagnosis.harmful if finding.group not in mislabelled]
+    for why, findings in (("mislabelled?", diagnosis.noisy), ("harmful", harmful)):
+        for finding in findings[:count]:
+            table.add_row(finding.group, why, *_cells(finding))
+    return table
+
+
+def _cells(finding: Finding) -> tuple[str, ...]:
+    return (
+        str(finding.size),
+        f"{finding.label or '–'} → {finding.likely or '–'}",
+        f"{finding.agreement:.0%}",
+        f"{finding.loss:+.2g}",
+        _points(finding.accuracy),
+    )
+
+
+def _suspects_table(diagnosis: Diagnosis, count: int) -> Table:
+    table = _table(
+        f"Training samples to check, {min(count, len(diagnosis.suspects))} of {len(diagnosis.suspects)}",
+        ("group",),
+        ("training sample", "label", "looks like", "probability of its label"),
+    )
+    for suspect in diagnosis.suspects[:count]:
+        table.add_row(suspect.group, str(suspect.row), suspect.label, suspect.likely, f"{suspect.probability:.1%}")
+    return table
+
+
+def _confusions_table(confusions: Sequence[Confusion]) -> Table:
+    table = _table(
+        "Errors, with what the probability of the wrong class does without the groups that cause them",
+        ("class", "taken for"),
+        ("samples",),
+    )
+    table.add_column("causes, in points")
+    for confusion in confusions:
+        causes = ", ".join(f"{group} {_points(effect)}" for group, effect in confusion.causes[:3] if effect < 0)
+        table.add_row(confusion.true, confusion.predicted, str(confusion.count), causes or "–")
+    return table
+
+
+def _classes_table(diagnosis: Diagnosis) -> Table:
+    table = _table(
+        f"Each class, with the group that contributes most to it and what F1 does without that group\n"
+        f"{diagnosis.accuracy:.1%} of all {int(diagnosis.counts.sum())} samples are right",
+        ("class",),
+        ("precision", "recall", "F1", "contributes most, in points"),
+    )
+    for c, name in enumerate(diagnosis.classes):
+        figures = (f"{values[c]:.1%}" for values in (diagnosis.precision, diagnosis.recall, diagnosis.f1))
+        table.add_row(name, *figures, _most(diagnosis, c))
+    return table
+
+
+def _most(diagnosis: Diagnosis, c: int) -> str:
+    effects = np.nan_to_num(diagnosis.effects["f1"][:, c])
+    best = int(effects.argmin())
+    return f"{diagnosis.groups[best]} {_points(effects[best])}" if effects[best] < 0 else "–"
+
+
+def _table(title: str, left: Sequence[str], right: Sequence[str], caption: str | None = None) -> Table:
+    table = Table(title=title, caption=caption)
+    for heading in left:
+        table.add_column(heading)
+    for heading in right:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _points(fraction: float) -> str:
+    """A change of a fraction in points, with its sign."""
+    return f"{100 * fraction:+.1f}"
+
+
 def describe_audit(out: Console, audit: Audit) -> None:
     """How far a datamodel can be trusted."""
     single, many = len(audit.groups), audit.unions
@@ -112,9 +213,14 @@ def describe_audit(out: Console, audit: Audit) -> None:
 
 def trust(audit: Audit | None) -> str:
     """One line on how far the answers can be trusted, for every command that answers."""
-    if audit is None:
+    return trusted(None if audit is None else audit.sentence)
+
+
+def trusted(sentence: str | None) -> str:
+    """The same from the audit's sentence."""
+    if sentence is None:
         return "Not audited: ddm audit RUN says how far this can be trusted."
-    return f"Audit: {audit.sentence}"
+    return f"Audit: {sentence}"
 
 
 RUNS = {"same run": "the target's batch order", "other run": "other batch orders"}

@@ -20,7 +20,7 @@ def demo(
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Train, distil, attribute and trace on scikit-learn's digits, and tell what came out."""
+    """Train, distil, attribute and trace on scikit-learn's digits, tell what came out, and make a page of it."""
     found = demos.demo(
         out,
         with_seed(Config(options={"width": 16}, recipe=Recipe(epochs=20), clusters=5, device=device), seed),

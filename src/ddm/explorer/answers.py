@@ -1,0 +1,241 @@
+"""Answers: what the page shows, as functions of an opened run and a state. No Gradio here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ddm import networks, objectives
+from ddm.attribution import Attribution
+from ddm.errors import InputError
+from ddm.exact import group_rows
+from ddm.explorer import upload
+from ddm.explorer.opened import Opened, confusion
+from ddm.explorer.state import PER_CLASS, State
+from ddm.objectives import Objective
+from ddm.shares import Shares
+from ddm.trace import Trace
+
+COUNTERFACTUALS = "counterfactuals"
+"""The folder of a run that saved models go to."""
+
+PAGE = 24
+"""Test images on a page."""
+
+_MANY_PARAMETERS = 2**26
+"""Parameters of all groups' models together from which one Jacobian is quicker than the models themselves."""
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """The image that is asked about.
+
+    raw:    as stored ``(C, H, W)``
+    x, y:   as the network sees it ``(1, C, H, W)``, and its label ``(1,)``; the predicted class where it is unknown
+    label:  the true class, or None
+    logits: of the target ``(1, L)``
+    """
+
+    raw: Tensor
+    x: Tensor
+    y: Tensor
+    label: str | None
+    logits: Tensor
+
+    @property
+    def predicted(self) -> int:
+        """The class that the target says."""
+        return int(self.logits.argmax())
+
+
+def ask(opened: Opened, state: State) -> Asked:
+    """The test image or the picture that a state asks about."""
+    if state.picture:
+        raw = upload.restore(state.picture, opened.data.train)
+        label = state.label or None
+    else:
+        raw = opened.data.test.raw[state.index]
+        label = opened.classes[int(opened.data.test.labels[state.index])]
+    x = opened.data.train.normalise(raw[None])
+    with opened.lock:
+        logits = opened.datamodel.target.outputs(x).cpu()
+    y = logits.argmax(1) if label is None else torch.tensor([opened.classes.index(label)])
+    return Asked(raw, x, y, label, logits)
+
+
+def focus(opened: Opened, state: State, asked: Asked) -> str:
+    """The class in focus: the one chosen, else the predicted one."""
+    return state.output or opened.classes[asked.predicted]
+
+
+def objective(opened: Opened, state: State, asked: Asked) -> Objective:
+    """What is measured, as one value: of a class where the objective has a value for each."""
+    if state.objective not in PER_CLASS:
+        return objectives.resolve(state.objective, opened.datamodel.target.loss)
+    named = objectives.OBJECTIVES[state.objective]
+    name = focus(opened, state, asked)
+    position = opened.classes.index(name)
+
+    def measure(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
+        return named.measure(outputs, baseline, labels)[position]
+
+    return Objective(named.name, measure, named.meaning.replace("each class", f"class {name}"))
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Probabilities ``(L,)`` of the image's classes, with all groups and without those removed."""
+
+    before: np.ndarray
+    after: np.ndarray
+
+
+def prediction(opened: Opened, state: State, asked: Asked) -> Prediction:
+    """What the model says of the image, before and after the removal."""
+    return Prediction(_probabilities(asked.logits)[0], _probabilities(_logits_without(opened, state, asked))[0])
+
+
+def _logits_without(opened: Opened, state: State, asked: Asked) -> Tensor:
+    """Logits ``(1, L)`` of the image without the groups removed."""
+    if not state.remove:
+        return asked.logits
+    with torch.no_grad():
+        logits: Tensor = opened.without(state.remove)(asked.x.to(opened.datamodel.target.device)).cpu()
+    return logits
+
+
+def _probabilities(logits: Tensor) -> np.ndarray:
+    return logits.double().softmax(-1).numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class Confusions:
+    """Confusion matrices ``(L, L)``, true × predicted, with all groups and without those removed."""
+
+    before: np.ndarray
+    after: np.ndarray
+
+    @property
+    def accuracy(self) -> tuple[float, float]:
+        """The fraction right, before and after."""
+        return _right(self.before), _right(self.after)
+
+
+def confusions(opened: Opened, state: State) -> Confusions:
+    """What the removal does to the test set."""
+    return Confusions(opened.counts(()), opened.counts(state.remove))
+
+
+def _right(counts: np.ndarray) -> float:
+    return float(np.trace(counts) / counts.sum())
+
+
+def trail(opened: Opened, state: State, asked: Asked) -> Trace:
+    """The class, then the group, behind the behaviour."""
+    with opened.lock:
+        return opened.datamodel.trace((asked.x, asked.y), objective(opened, state, asked))
+
+
+def ranking(opened: Opened, state: State, asked: Asked) -> Attribution:
+    """What removing each group does, strongest first."""
+    datamodel, measured = opened.datamodel, objective(opened, state, asked)
+    many = len(datamodel.partition) * datamodel.target.flat.size > _MANY_PARAMETERS
+    with opened.lock:
+        found = datamodel.attribute((asked.x, asked.y), measured, fast=many and datamodel.synset.steps == 1)
+    return found.sort()
+
+
+def shares(opened: Opened, state: State, asked: Asked, group: str) -> Shares:
+    """The training samples of a group by what each contributes to its effect."""
+    with opened.ordering:
+        return opened.orderer.shares((asked.x, asked.y), group, objective(opened, state, asked))
+
+
+def offered(opened: Opened, show: str) -> np.ndarray:
+    """Positions of the test images that are offered: all, wrong, or those of a class."""
+    if show == "wrong":
+        wanted = opened.predicted != opened.labels
+    elif show == "all":
+        wanted = np.ones(len(opened.rows), dtype=bool)
+    else:
+        wanted = opened.labels == opened.classes.index(show.removeprefix("class "))
+    found: np.ndarray = opened.rows[wanted]
+    return found
+
+
+def shown(opened: Opened, state: State) -> np.ndarray:
+    """Those of the page that is open."""
+    found: np.ndarray = offered(opened, state.show)[state.page * PAGE : (state.page + 1) * PAGE]
+    return found
+
+
+def pages(opened: Opened, show: str) -> int:
+    """How many pages the offered test images fill, at least 1."""
+    return max(1, -(-len(offered(opened, show)) // PAGE))
+
+
+def start(opened: Opened) -> State:
+    """Where a visitor begins: the first wrong prediction, if there is one."""
+    wrong = offered(opened, "wrong")
+    return State(index=int(wrong[0]), show="wrong") if len(wrong) else State(index=int(opened.rows[0]))
+
+
+def save(opened: Opened, state: State) -> Path:
+    """Write the model without the removed groups into the run, under a name made of theirs."""
+    if not state.remove:
+        raise InputError("no group is removed: tick one first.")
+    path = opened.run / COUNTERFACTUALS / f"{model_name(state.remove)}.safetensors"
+    networks.save(opened.without(state.remove), path)
+    return path
+
+
+def model_name(remove: tuple[str, ...]) -> str:
+    """A name of safe letters for the model without some groups: the same for the same groups, different for others."""
+    names = sorted(remove)
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", "_".join(names)).strip("-")[:60]
+    digest = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:8]
+    return "-".join(part for part in ("without", readable, digest) if part)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The removal as the datamodel predicts it and as retraining shows it.
+
+    value:         of what is measured on the image, with all groups
+    effects:       of the removal on it, predicted and exact
+    probabilities: ``(3, L)`` with all groups, predicted and exact
+    accuracy:      on the test images, with all groups, predicted and exact
+    """
+
+    value: float
+    effects: tuple[float, float]
+    probabilities: np.ndarray
+    accuracy: tuple[float, float, float]
+
+
+def compare(opened: Opened, state: State) -> Comparison:
+    """Really retrain without the removed groups, all at once, and set it beside what was predicted."""
+    if not state.remove:
+        raise InputError("no group is removed: tick one first.")
+    asked, partition = ask(opened, state), opened.datamodel.partition
+    tested = opened.data.test.batch(opened.rows)[0]
+    rows = group_rows(partition, partition.mask(state.remove)[None])
+    exact = opened.exact().outputs(rows, 0, torch.cat([asked.x, tested]))[0]
+    logits = torch.cat([asked.logits, _logits_without(opened, state, asked), exact[:1]])
+    base, predicted, true = _measured(objective(opened, state, asked), logits, asked)
+    matrix = confusions(opened, state)
+    right = _right(confusion(opened.labels, exact[1:].argmax(1).numpy(), opened.classes))
+    return Comparison(base, (predicted - base, true - base), _probabilities(logits), (*matrix.accuracy, right))
+
+
+def _measured(measured: Objective, logits: Tensor, asked: Asked) -> list[float]:
+    """The objective's value for the logits ``(M, L)`` of M models."""
+    values: list[float] = measured.values(logits[:, None], asked.logits, asked.y)[:, 0].tolist()
+    return values

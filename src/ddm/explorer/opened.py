@@ -1,0 +1,145 @@
+"""Opened: a run with what every answer about it needs, computed once."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ddm.datamodel import DistilledDatamodel
+from ddm.datasets.samples import Data, Samples
+from ddm.errors import InputError
+from ddm.exact import Exact
+from ddm.store import EXACT
+from ddm.target import Target
+
+MOST_TESTED = 2000
+"""Test images that are offered and counted; of larger test sets so many, evenly spaced."""
+
+_BATCH = 512
+
+
+class Opened:
+    """A run, its datamodel and its data, for any number of visitors.
+
+    A network of a target is used by one thread at a time: calling it with other parameters swaps them in. So what takes
+    long has a network of its own and leaves the others to quick answers.
+
+    rows:     positions ``(n,)`` of the test images that are offered and counted
+    lock:     held while ``datamodel`` is used
+    orderer:  the same datamodel, to order training samples with
+    ordering: held while that is used
+    """
+
+    def __init__(self, run: Path, datamodel: DistilledDatamodel, data: Data) -> None:
+        if len(data.train.shape) != 3:
+            raise InputError(f"ddm explore shows images, not inputs of shape {data.train.shape}: use ddm trace.")
+        self.run, self.datamodel, self.data = run, datamodel, data
+        count = len(data.test)
+        self.rows = np.unique(np.linspace(0, count - 1, min(count, MOST_TESTED)).round().astype(int))
+        self.lock, self.ordering = threading.RLock(), threading.Lock()
+        self.orderer, self._retrained = _twin(datamodel), _own(datamodel.target)
+        self.without = lru_cache(maxsize=4)(self._without)
+        self.counts = lru_cache(maxsize=256)(self._counts)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """A name for each label."""
+        return self.data.classes
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The class ``(n,)`` of each image of ``rows``."""
+        labels: np.ndarray = self.data.test.labels[torch.as_tensor(self.rows)].numpy()
+        return labels
+
+    @cached_property
+    def predicted(self) -> np.ndarray:
+        """What the target says ``(n,)`` of each image of ``rows``."""
+        with self.lock:
+            return self._classify(self.datamodel.target.network)
+
+    def usable(self, group: str) -> bool:
+        """Whether a group can be removed: its matching was not stopped."""
+        return group not in self.datamodel.synset.stopped
+
+    def exact(self) -> Exact:
+        """Retraining, its models kept in the run. One process: the page shows how long it takes."""
+        return Exact(self._retrained, self.data.train, self.run / EXACT, workers=1)
+
+    @cached_property
+    def seconds(self) -> float | None:
+        """About how long one retraining takes."""
+        return self.exact().estimate()
+
+    def _without(self, remove: tuple[str, ...]) -> nn.Module:
+        """The model without some groups."""
+        with self.lock:
+            return self.datamodel.counterfactual(remove)
+
+    def _counts(self, remove: tuple[str, ...]) -> np.ndarray:
+        """The confusion matrix ``(L, L)``, true × predicted, of the images of ``rows`` without some groups."""
+        return confusion(self.labels, self._classify(self.without(remove)) if remove else self.predicted, self.classes)
+
+    def _classify(self, network: nn.Module) -> np.ndarray:
+        return self.logits(network).argmax(1).numpy()
+
+    def logits(self, network: nn.Module) -> Tensor:
+        """Logits ``(n, L)`` of a network for the images of ``rows``."""
+        device = self.datamodel.target.device
+        with torch.no_grad():
+            parts = [
+                network(self.data.test.batch(self.rows[first : first + _BATCH])[0].to(device)).cpu()
+                for first in range(0, len(self.rows), _BATCH)
+            ]
+        return torch.cat(parts)
+
+
+def confusion(labels: np.ndarray, predicted: np.ndarray, classes: tuple[str, ...]) -> np.ndarray:
+    """Counts ``(L, L)``, true × predicted."""
+    size = len(classes)
+    counts: np.ndarray = np.bincount(labels * size + predicted, minlength=size * size).reshape(size, size)
+    return counts
+
+
+def _own(target: Target) -> Target:
+    """The same target with a network of its own."""
+    network = copy.deepcopy(target.network)
+    return Target(network, target.trajectory, target.loss, target.recipe, target.device, target.data)
+
+
+def _twin(datamodel: DistilledDatamodel) -> DistilledDatamodel:
+    """The same datamodel with a network of its own."""
+    return DistilledDatamodel(
+        _own(datamodel.target),
+        datamodel.partition,
+        datamodel.synset,
+        datamodel.class_synset,
+        datamodel.settings,
+        datamodel.data,
+        samples=datamodel.samples,
+    )
+
+
+def warm(opened: Opened) -> None:
+    """Compute what the first question would wait for: predictions, and directions of all groups."""
+    opened.counts(())
+    with opened.lock:
+        opened.datamodel.trace(_first(opened))
+        opened.datamodel.attribute(_first(opened))
+
+
+def warm_ordering(opened: Opened) -> None:
+    """Compute what the first order of training samples would wait for: the curvature."""
+    with opened.ordering, contextlib.suppress(InputError):
+        opened.orderer.shares(_first(opened))
+
+
+def _first(opened: Opened) -> Samples:
+    return opened.data.test[opened.rows[:1]]

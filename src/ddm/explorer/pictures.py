@@ -1,0 +1,32 @@
+"""Images as pictures on a page: enlarged without smoothing, so that small ones can be seen."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+SIDE = 96
+"""Pixels of a picture's longer side, about."""
+
+
+def pixels(raw: Tensor) -> np.ndarray:
+    """A stored image ``(C, H, W)`` as ``(h, w)`` or ``(h, w, 3)`` uint8."""
+    image = raw if raw.shape[0] == 3 else raw[:1]
+    if image.dtype != torch.uint8:
+        low, high = image.min(), image.max()
+        image = ((image - low) / (high - low).clamp(min=1e-12) * 255).round().to(torch.uint8)
+    times = max(1, SIDE // max(image.shape[1:]))
+    enlarged: np.ndarray = image.repeat_interleave(times, 1).repeat_interleave(times, 2).permute(1, 2, 0).numpy()
+    return enlarged if enlarged.shape[2] == 3 else enlarged[..., 0]
+
+
+def inline(raw: Tensor) -> str:
+    """The same as the address of a picture that holds it: no file, no request."""
+    file = io.BytesIO()
+    Image.fromarray(pixels(raw)).save(file, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -1,0 +1,29 @@
+"""How far a training has gone at each checkpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddm.plots.colours import LOWERS, RAISES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ddm.trajectory import Trajectory
+
+
+def distances(trajectory: Trajectory) -> Figure:
+    """Distance of each checkpoint from θ_0 and to θ_τ."""
+    from ddm.plots.picture import Picture
+
+    gone, left = trajectory.distances()
+    figure = Picture(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(trajectory.steps, gone, "o-", color=RAISES, label="gone from the start θ_0")
+    axes.plot(trajectory.steps, left, "s--", color=LOWERS, label="left to the end θ_τ")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("optimiser steps, a mark a checkpoint")
+    axes.set_ylabel("distance (Euclidean, over all parameters)")
+    axes.set_title(f"{len(trajectory)} checkpoints of the training", fontsize=10)
+    axes.legend(frameon=False)
+    return figure

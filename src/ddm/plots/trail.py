@@ -1,0 +1,63 @@
+"""The trail from class to cluster: effects of classes, those of the clusters of the class found, and exact ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddm.plots.colours import EXACT
+from ddm.plots.effects import ROW, bars, with_all
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ddm.attribution import Attribution
+    from ddm.trace import Trace
+
+
+def trail(trace: Trace, count: int) -> Figure:
+    """At most ``count`` bars of each level, the one found with a black edge; diamonds where it was retrained."""
+    from ddm.plots.picture import Picture
+
+    levels = [level.sort() for level in (trace.classes, trace.clusters) if level is not None]
+    rows = min(count, max(len(level) for level in levels))
+    figure = Picture(figsize=(1.5 + 4.5 * len(levels), 2 + ROW * rows), layout="constrained")
+    panels = figure.subplots(1, len(levels), squeeze=False, sharex=True)[0]
+    for axes, level in zip(panels, levels, strict=True):
+        bars(axes, level, min(count, len(level)))
+    if trace.classes is not None:
+        assert trace.class_name is not None
+        panels[0].set_ylabel("class removed")
+        mark(panels[0], levels[0], trace.class_name)
+    panels[-1].set_ylabel("group removed" if trace.classes is None else "cluster removed")
+    mark(panels[-1], levels[-1], trace.group)
+    if trace.verified is not None:
+        diamonds(panels[-1], levels[-1], trace.verified)
+    figure.suptitle(_title(trace), fontsize=10, parse_math=False)
+    figure.legend(
+        *panels[-1].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8, frameon=False
+    )
+    return figure
+
+
+def mark(axes: Axes, level: Attribution, name: str) -> None:
+    """A black edge around the bar of a group, its name in bold, and an entry in the legend."""
+    row = level.names.index(name)
+    if row >= len(axes.patches):  # not among the groups shown
+        return
+    bar, label = axes.patches[row], axes.get_yticklabels()[row]
+    bar.set(edgecolor="black", linewidth=2, label="found")
+    label.set_fontweight("bold")
+
+
+def diamonds(axes: Axes, level: Attribution, verified: Attribution) -> None:
+    """The exact effects of the groups that were retrained without, on their rows."""
+    shown = [name for name in verified.names if level.names.index(name) < len(axes.patches)]
+    values = [float(verified.scores[verified.names.index(name)]) for name in shown]
+    rows = [level.names.index(name) for name in shown]
+    axes.plot(values, rows, "D", color=EXACT, markeredgecolor="black", label="exact effect, by retraining")
+
+
+def _title(trace: Trace) -> str:
+    found = f"class {trace.class_name} → {trace.group}" if trace.classes is not None else f"group {trace.group}"
+    return f"{with_all(trace.clusters)}\nfound: {found} ({trace.effect:+.3g} without it)"

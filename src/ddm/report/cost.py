@@ -1,0 +1,34 @@
+"""Section 9: what the run took, and how it was made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_PRIVATE = ("root", "device", "groups", "groups_hash")
+"""Of a config: where files are on one machine says nothing about the run."""
+
+
+def cost(facts: dict[str, Any], config: dict[str, Any] | None, command: str) -> dict[str, Any]:
+    """Seconds of each stage, the settings, and the command that makes the page again."""
+    seconds = facts.get("seconds", {})
+    return {
+        "seconds": [(stage, f"{value:,.1f}") for stage, value in seconds.items()],
+        "total": f"{sum(seconds.values()):,.1f}",
+        "settings": _tables(config or {}),
+        "command": command,
+    }
+
+
+def _tables(config: dict[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """A table for what lies at the top of a config, and one for each part of it."""
+    parts = {name: value for name, value in config.items() if isinstance(value, dict) and value}
+    rest = {name: value for name, value in config.items() if name not in _PRIVATE and not isinstance(value, dict)}
+    return [(title, [(name, _said(value)) for name, value in part.items()]) for title, part in _titled(rest, parts)]
+
+
+def _titled(rest: dict[str, Any], parts: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [("run", rest), *parts.items()]
+
+
+def _said(value: Any) -> str:
+    return "–" if value is None else str(value)

@@ -1,0 +1,110 @@
+"""Section 4: the groups that help and harm most, and what removing each would do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ddm.report import charts
+from ddm.report.numbers import percent, plural, points, raised, raised_value, signed
+from ddm.report.subject import Subject
+
+_SHOWN = 8
+"""Groups at either end."""
+
+_COLUMNS = 20
+"""Classes beside each other, those that change most."""
+
+_THUMBNAILS = 3
+
+
+def effects(subject: Subject) -> dict[str, Any]:
+    """Both ends of the order by the effect on the loss: as bars, as rows, and class by class."""
+    found = subject.diagnosis
+    helping, harming = ends(found.effects["loss"], _SHOWN)
+    chosen = np.concatenate([helping, harming[::-1]])
+    names = [subject.partition.names[k] for k in chosen]
+    return {
+        "loss": f"{found.loss:.4f}",
+        "accuracy": percent(found.accuracy),
+        "sentences": found.sentences()[:-1],  # the last one is the audit's, which has a section
+        "bars": charts.bars(
+            names,
+            found.effects["loss"][chosen],
+            [_hover(subject, int(k)) for k in chosen],
+            "change of the loss: ← falls · rises →",
+        ),
+        "helping": [_row(subject, int(k)) for k in helping],
+        "harming": [_row(subject, int(k)) for k in harming],
+        "classwise": {what: _classwise(subject, chosen, what) for what in ("recall", "f1")},
+        "clear": bool(found.harmful or found.noisy),
+        "rows": len(chosen),
+        "left_out": max(0, len(found.classes) - _COLUMNS),
+    }
+
+
+def ends(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where the most positive and the most negative of some values are, at most ``count`` of each, largest first."""
+    order = np.argsort(-np.where(np.isfinite(values), values, 0.0), kind="stable")
+    raising = [k for k in order if values[k] > 0][:count]
+    lowering = [k for k in order[::-1] if values[k] < 0][:count]
+    return np.array(raising, dtype=int), np.array(lowering, dtype=int)
+
+
+def _row(subject: Subject, number: int) -> dict[str, Any]:
+    found, name = subject.diagnosis, subject.partition.names[number]
+    loss, accuracy = float(found.effects["loss"][number]), float(found.effects["accuracy"][number])
+    return {
+        "name": name,
+        "size": plural(int(subject.partition.sizes[number]), "sample"),
+        "loss": signed(loss),
+        "accuracy": signed(100 * accuracy, 1),
+        "recall": _most_changed(subject, number),
+        "words": f"Removing it {raised_value('the loss', loss)} and {raised('accuracy', accuracy)}.",
+        "pictures": subject.thumbnails(name, _THUMBNAILS),
+    }
+
+
+def _most_changed(subject: Subject, number: int) -> dict[str, str] | None:
+    """The class whose recall changes most, and by how many points; None where none does."""
+    recall = np.nan_to_num(subject.diagnosis.effects["recall"][number])
+    label = int(np.abs(recall).argmax())
+    if not recall[label]:
+        return None
+    return {"name": subject.diagnosis.classes[label], "effect": signed(100 * float(recall[label]), 1)}
+
+
+def _classwise(subject: Subject, chosen: np.ndarray, what: str) -> charts.Chart:
+    """Effects of the chosen groups on the recall or F1 of each class, in points."""
+    found = subject.diagnosis
+    values = found.effects[what][chosen]
+    columns = np.sort(np.argsort(-np.abs(np.nan_to_num(values)).max(0, initial=0), kind="stable")[:_COLUMNS])
+    names = [subject.partition.names[k] for k in chosen]
+    classes = [found.classes[label] for label in columns]
+    shown = 100 * values[:, columns]
+    hover = [
+        [
+            f"without <b>{charts.literal(group)}</b><br>"
+            f"{_CALLED[what]} of {charts.literal(label)}: {points(value / 100)}"
+            for label, value in zip(classes, row, strict=True)
+        ]
+        for group, row in zip(names, shown, strict=True)
+    ]
+    text = [[f"{value:+.0f}".replace("-", "−") if abs(value) >= 0.5 else "" for value in row] for row in shown]
+    return charts.heat(
+        shown, names, classes, hover, signed=True, text=text, titles=("group removed", f"class ({_CALLED[what]})")
+    )
+
+
+_CALLED = {"recall": "recall", "f1": "F1"}
+
+
+def _hover(subject: Subject, number: int) -> str:
+    found = subject.diagnosis
+    return (
+        f"without <b>{charts.literal(subject.partition.names[number])}</b> "
+        f"({plural(int(subject.partition.sizes[number]), 'sample')})<br>"
+        f"loss {signed(float(found.effects['loss'][number]))}<br>"
+        f"accuracy {points(float(found.effects['accuracy'][number]))}"
+    )

@@ -1,0 +1,112 @@
+"""Section 6: a handful of predictions, the groups behind each, and what would be predicted without them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ddm.attribution import Attribution
+from ddm.errors import InputError
+from ddm.report.numbers import percent, points, signed
+from ddm.report.subject import Subject
+
+_REMOVED = 3
+"""Groups that are removed together, the strongest drivers of a prediction."""
+
+_CLASSES, _SAMPLES, _THUMBNAILS = 4, 6, 3
+
+
+def examples(subject: Subject) -> dict[str, Any]:
+    """The story of each chosen prediction."""
+    x, y = subject.asked.batch()
+    chosen = choose(subject.datamodel.target.outputs(x).cpu(), y)
+    return {"split": subject.split, "stories": [_story(subject, title, row) for title, row in chosen]}
+
+
+def choose(logits: Tensor, labels: Tensor) -> list[tuple[str, int]]:
+    """Rows of logits ``(n, L)`` worth telling: errors made with and without doubt, close calls, and a sure answer."""
+    probabilities = logits.softmax(1)
+    best = probabilities.topk(min(2, probabilities.shape[1]), dim=1).values.numpy()
+    lead = best[:, 0] - best[:, -1]
+    right = (probabilities.argmax(1) == labels).numpy()
+    order = np.argsort(lead, kind="stable")
+    wrong, correct = order[~right[order]], order[right[order]]
+    wanted = [
+        ("A wrong and doubtful answer", wrong[:1]),
+        ("A wrong but confident answer", wrong[1:][-1:]),
+        ("A right but doubtful answer", correct[:1]),
+        ("A right and confident answer", correct[1:][-1:]),
+    ]
+    return [(title, int(row)) for title, rows in wanted for row in rows]
+
+
+def _story(subject: Subject, title: str, row: int) -> dict[str, Any]:
+    samples, datamodel, classes = subject.asked, subject.datamodel, subject.data.classes
+    x, label = samples[row]
+    before = datamodel.target.outputs(x[None])[0].softmax(0)
+    said = int(before.argmax())
+    found = datamodel.attribute((x, label), "probabilities").on(classes[said])
+    drivers = _drivers(found)
+    without = datamodel.counterfactual([name for name, _ in drivers]) if drivers else datamodel.target.network
+    after = without(x[None].to(before)).detach()[0].softmax(0)
+    return {
+        "title": title,
+        "row": row,
+        "label": classes[label],
+        "said": classes[said],
+        "right": said == label,
+        "picture": subject.pictures.of(samples, [row]),
+        "drivers": [
+            {"name": name, "effect": points(effect), "pictures": subject.thumbnails(name, _THUMBNAILS)}
+            for name, effect in drivers
+        ],
+        "changes": _changes(before.cpu().numpy(), after.cpu().numpy(), classes),
+        "after": classes[int(after.argmax())],
+        "samples": _samples(subject, row, drivers[0][0], classes[said]) if drivers else None,
+    }
+
+
+def _drivers(found: Attribution) -> list[tuple[str, float]]:
+    """The groups without which the prediction would be least likely, with the change of its probability."""
+    order = np.argsort(np.nan_to_num(found.scores), kind="stable")[:_REMOVED]
+    return [(found.names[k], float(found.scores[k])) for k in order if found.scores[k] < 0]
+
+
+def _changes(before: np.ndarray, after: np.ndarray, classes: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The likeliest classes with and without the drivers."""
+    order = np.argsort(-np.maximum(before, after), kind="stable")[:_CLASSES]
+    return [
+        {
+            "name": classes[label],
+            "before": percent(float(before[label])),
+            "after": percent(float(after[label])),
+            "share_before": round(float(before[label]), 3),
+            "share_after": round(float(after[label]), 3),
+        }
+        for label in order[np.argsort(-before[order], kind="stable")]
+    ]
+
+
+def _samples(subject: Subject, row: int, group: str, said: str) -> dict[str, Any]:
+    """The training samples of a group that contribute most to its effect on the probability of the prediction."""
+    try:
+        shares = subject.datamodel.shares(
+            subject.asked[row], group, "probabilities", output=said, train=subject.data.train
+        )
+    except InputError as error:
+        return {"group": group, "why": str(error), "top": []}
+    top = shares.top(_SAMPLES)
+    pictures = subject.pictures.of(subject.data.train, [row for row, _ in top])
+    return {
+        "group": group,
+        "top": [
+            {
+                "row": sample,
+                "share": f"{signed(100 * value, 2)} points",
+                "picture": pictures[i] if i < len(pictures) else None,
+            }
+            for i, (sample, value) in enumerate(top)
+        ],
+    }

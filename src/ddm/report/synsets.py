@@ -1,0 +1,77 @@
+"""Section 7: the synset as pictures, beside real samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ddm.report.effects import ends
+from ddm.report.pictures import strip
+from ddm.report.subject import Subject
+
+_BANK, _STRIPS, _GROUPS, _COLUMNS = 16, 4, 12, 48
+
+
+def synsets(subject: Subject) -> dict[str, Any]:
+    """What a run has: one bank of images with targets for each group, or images for each group."""
+    synset, settings = subject.datamodel.synset, subject.datamodel.settings
+    noise = settings.start_images == "noise"
+    facts = {
+        "matching": settings.matching,
+        "shared": synset.shared,
+        "noise": noise,
+        "count": synset.images.shape[1],
+        "hidden": not subject.pictures.shown and subject.pictures.images and not (synset.shared and noise),
+    }
+    return facts | (_bank(subject, facts) if synset.shared else _pairs(subject))
+
+
+def _bank(subject: Subject, facts: dict[str, Any]) -> dict[str, Any]:
+    """Some images of the bank, and what each group's targets ask to change of the model's answers on them."""
+    datamodel = subject.datamodel
+    images = datamodel.synset.images[0]
+    shown = [] if facts["hidden"] else subject.pictures.synthetic(images[:_BANK])
+    return {"bank": shown, "strips": [_strip(subject, int(number)) for number in _strongest(subject, _STRIPS)]}
+
+
+def _strip(subject: Subject, number: int) -> dict[str, Any]:
+    """q̃ − p, a row a class and a column an image."""
+    synset, target = subject.datamodel.synset, subject.datamodel.target
+    predicted = target.outputs(synset.images[0][:_COLUMNS].to(target.theta)).softmax(1).cpu()
+    asked = synset.lengths[number] * (synset.targets[number][:_COLUMNS] - predicted)
+    return {
+        "name": synset.names[number],
+        "picture": strip(asked.T.numpy()),
+        "columns": len(predicted),
+        "rows": predicted.shape[1],
+    }
+
+
+def _pairs(subject: Subject) -> dict[str, Any]:
+    """The first image of some groups, beside the real sample nearest to the group's mean."""
+    if not subject.pictures.shown:
+        return {"pairs": []}
+    synset = subject.datamodel.synset
+    pairs = []
+    for number in _strongest(subject, _GROUPS):
+        real = subject.pictures.of(subject.data.train, subject.typical(int(number), 1))
+        made = subject.pictures.synthetic(synset.images[number][:1])
+        pairs.append({"name": synset.names[number], "real": real, "made": made, "target": _target(subject, number)})
+    return {"pairs": pairs}
+
+
+def _target(subject: Subject, number: int) -> str:
+    """The class that the first target pulls away from most, in words."""
+    synset = subject.datamodel.synset
+    values = synset.targets[number][0]
+    label = int(values.argmin() if float(values.min()) < 0 else values.argmax())
+    return f"target for {subject.data.classes[label]} {float(values[label]):.2f}".replace("-", "−")
+
+
+def _strongest(subject: Subject, count: int) -> np.ndarray:
+    """Groups that help and harm most, half of each."""
+    helping, harming = ends(subject.diagnosis.effects["loss"], count)
+    half = np.concatenate([helping[: count - count // 2], harming[: count // 2]])
+    chosen: np.ndarray = half[subject.datamodel.synset.usable.numpy()[half]]
+    return chosen
