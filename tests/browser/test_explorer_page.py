@@ -271,5 +271,9 @@ def test_the_page_says_how_far_to_trust_it(site, watched, run):
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_is_wider_than_the_window(site, watched, asked, width):
     with watched(width=width) as page:
-        opened(page, f"{site}?index=3&remove=0")
+        opened(page, f"{site}?index=3&remove=0&remove=1")
+        page.locator("#ddm-save").click()
+        expect(page.locator("[data-saved]")).to_be_visible(timeout=PATIENCE)
+        page.locator("#ddm-compare").click()
+        expect(page.locator("#ddm-comparison table")).to_be_visible(timeout=PATIENCE)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
