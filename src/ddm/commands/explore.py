@@ -35,3 +35,4 @@ def explore(
     with serving.served(Opened(run, datamodel, dataset), port, browser=open_) as address:
         console().print(f"Explore {run} at {address} (Ctrl-C ends it).")
         serving.wait()
+    serving.leave()
