@@ -23,7 +23,7 @@ def distances(trajectory: Trajectory) -> Figure:
     axes.plot(trajectory.steps, left, "s--", color=LOWERS, label="left to the end θ_τ")
     axes.set_ylim(bottom=0)
     axes.set_xlabel("optimiser steps, a mark a checkpoint")
-    axes.set_ylabel("distance (Euclidean, over parameters and running statistics)")
+    axes.set_ylabel("Euclidean distance of parameters\nand running statistics")
     axes.set_title(f"{len(trajectory)} checkpoints of the training", fontsize=10)
     axes.legend(frameon=False)
     return figure
