@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import rankdata
 
 from ddm.effects import Effects
 
@@ -71,6 +70,8 @@ def mean_spearman(found: np.ndarray, true: np.ndarray) -> float:
     """Mean over columns of Spearman's correlation over rows, each argument ``(K, m)``; 0 where nothing differs."""
     if len(found) < 2:
         return float("nan")
+    from scipy.stats import rankdata  # slow to import, and most commands do without
+
     a, b = (rankdata(values, axis=0) for values in (found, true))
     a, b = a - a.mean(0), b - b.mean(0)
     norms = np.sqrt((a * a).sum(0) * (b * b).sum(0))
