@@ -20,6 +20,8 @@ SMALL = "--limit 300 --option width=8 --option depth=2 --epochs 6 --batch-size 3
 PATIENCE = 60_000
 """Milliseconds that a shared machine may take."""
 
+expect.set_options(timeout=PATIENCE)
+
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory) -> Path:
