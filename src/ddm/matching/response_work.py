@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ddm import progress
 from ddm.datasets.samples import Samples
 from ddm.matching.blocks import Block, class_members
 from ddm.matching.encoding import Encoder, Encoding
@@ -35,6 +36,8 @@ class ResponseWork:
 
     def __init__(self, target: Target, samples: Samples, settings: Settings) -> None:
         self.target, self.samples, self.settings = target, samples, settings
+        if target.recipe is not None and target.recipe.optimizer == "adam":
+            progress.note("Response matching of a target that Adam trained agrees poorly with retraining: audit it.")
         self.responses = Responses(target, samples, settings)
         self.encoder = Encoder(target, samples, settings)
         self.images: Tensor | None = None
