@@ -12,8 +12,8 @@ from torch import nn
 
 import ddm
 from ddm import Samples, partition
-from ddm.datamodel import make_partition
 from ddm.networks import penultimate
+from ddm.partition import make_partition
 
 CLASSES = ("ant", "bee", "7", "cow/0", "0")
 

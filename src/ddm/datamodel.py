@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from ddm import designs, html, progress
-from ddm import partition as partitions
 from ddm.attributed import attributed
 from ddm.attribution import Attribution
 from ddm.audit import Audit, audit
@@ -26,17 +24,15 @@ from ddm.diagnosed import diagnosed
 from ddm.diagnosis import Diagnosis
 from ddm.errors import InputError
 from ddm.exact import Exact, Retrain, group_rows
-from ddm.matching import Settings, distil
+from ddm.matching import Settings, changed, distil
 from ddm.matching.response import Responses
 from ddm.objectives import Measure, Objective, resolve
-from ddm.partition import Features, Group, Partition
+from ddm.partition import Features, Group, Partition, make_partition
+from ddm.question import Question, batch_of
 from ddm.shares import Shares, shares
 from ddm.synset import Synset
 from ddm.target import Target
 from ddm.trace import Trace
-
-Question = Samples | tuple[Any, Any] | Dataset[Any]
-"""What is asked about: samples, one ``(input, label)`` pair, a batch of them, or a torch dataset."""
 
 
 class DistilledDatamodel:
@@ -121,7 +117,7 @@ class DistilledDatamodel:
         fast:   take logits from one Jacobian of the target instead of from every model: the same to first order
         """
         models, partition = self._level(level)
-        removed = _design(design, len(partition), perturbations, seed)
+        removed = designs.make(design, len(partition), perturbations, seed)
         return self._attribute(models, partition, removed, self._batch(question), objective, beta, fast=fast)
 
     def trace(
@@ -251,8 +247,8 @@ class DistilledDatamodel:
         directory:  where retrained models are kept, so that a killed audit goes on
         workers:    processes, one thread each (default: as many as cores)
         """
-        asked = _few(Samples.of(test), 200, seed)
-        valid = asked if validation is None else _few(Samples.of(validation), 500, seed)
+        asked = Samples.of(test).few(200, seed)
+        valid = asked if validation is None else Samples.of(validation).few(500, seed)
         with self._exact(train, by, directory, workers) as exact:
             self.audited = audit(
                 self._clusters,
@@ -340,23 +336,7 @@ class DistilledDatamodel:
         return self._classes, upper
 
     def _batch(self, question: Question) -> tuple[Tensor, Tensor]:
-        """Inputs ``(n, ...)`` and labels ``(n,)`` of what is asked about."""
-        if isinstance(question, tuple) and len(question) == 2:
-            x, y = torch.as_tensor(question[0]), torch.as_tensor(question[1])
-            if y.dim() == 0:
-                x, y = x[None], y[None]
-        elif isinstance(question, (Samples, Dataset)):
-            x, y = Samples.of(question).batch()
-        else:
-            raise InputError("ask about Samples, an (input, label) pair, a batch of them, or a torch dataset.")
-        if len(x) == 0 or y.shape != (len(x),):
-            raise InputError(f"{len(x)} inputs need as many labels, not labels of shape {tuple(y.shape)}.")
-        count = len(self.partition.classes)
-        if int(y.min()) < 0 or int(y.max()) >= count:
-            raise InputError(f"labels must lie in 0 to {count - 1}; these reach from {int(y.min())} to {int(y.max())}.")
-        if not torch.isfinite(x).all():
-            raise InputError("the inputs asked about contain NaN or infinite values.")
-        return x, y.to(torch.int64)
+        return batch_of(question, len(self.partition.classes))
 
     def _repr_html_(self) -> str:
         sizes = self.partition.sizes
@@ -378,55 +358,3 @@ class DistilledDatamodel:
             f"DistilledDatamodel({type(self.target.network).__name__}, {len(self.partition)} groups of "
             f"{len(self.partition.groups)} samples, {self.settings.matching} matching{failed})"
         )
-
-
-def make_partition(
-    target: Target,
-    samples: Samples,
-    partition: str | Partition | Sequence[Any] | np.ndarray,
-    clusters: int,
-    features: Features = None,
-    seed: int = 0,
-) -> Partition:
-    """The partition that ``DistilledDatamodel.fit`` is asked for."""
-    if isinstance(partition, Partition):
-        if len(partition.groups) != len(samples):
-            raise InputError(
-                f"the partition is of {len(partition.groups)} samples, the training set has {len(samples)}."
-            )
-        return partition
-    if not isinstance(partition, str):
-        return partitions.given(samples, partition)
-    if partition == "kmeans":
-        return partitions.kmeans(samples, partitions.features_of(samples, features, target), clusters, seed)
-    if partition == "sequence":
-        return partitions.sequential(samples, clusters)
-    if partition == "class":
-        return partitions.classwise(samples)
-    raise InputError(f"there is no partition '{partition}': use kmeans, class, sequence or your own groups.")
-
-
-def _few(samples: Samples, count: int, seed: int) -> Samples:
-    """At most ``count`` of some samples, drawn at random."""
-    if len(samples) <= count:
-        return samples
-    return samples[np.sort(np.random.default_rng(seed).choice(len(samples), count, replace=False))]
-
-
-def changed(settings: Settings, changes: dict[str, Any]) -> Settings:
-    """Settings with some replaced; ``InputError`` names one that does not exist."""
-    known = Settings.__dataclass_fields__
-    for name in changes:
-        if name not in known:
-            raise InputError(f"there is no setting '{name}': use one of {', '.join(known)}.")
-    return replace(settings, **changes)
-
-
-def _design(design: str | np.ndarray, groups: int, perturbations: int | None, seed: int) -> np.ndarray:
-    if not isinstance(design, str):
-        return designs.given(design, groups)
-    if design == "leave-one-out":
-        return designs.leave_one_out(groups)
-    if design == "random":
-        return designs.random(groups, 4 * groups if perturbations is None else perturbations, seed=seed)
-    raise InputError(f"there is no design '{design}': use leave-one-out, random or an array.")

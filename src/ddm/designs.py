@@ -53,3 +53,14 @@ def weights(removed: np.ndarray, beta: Weights) -> np.ndarray:
     if values.shape != (len(removed),) or not np.isfinite(values).all() or (values < 0).any():
         raise InputError("weights must be one finite number ≥ 0 for each perturbation.")
     return values
+
+
+def make(design: str | np.ndarray, groups: int, perturbations: int | None = None, seed: int = 0) -> np.ndarray:
+    """``removed (M, K)`` of leave-one-out, random (``perturbations`` unions, default 4 K), or a design of one's own."""
+    if not isinstance(design, str):
+        return given(design, groups)
+    if design == "leave-one-out":
+        return leave_one_out(groups)
+    if design == "random":
+        return random(groups, 4 * groups if perturbations is None else perturbations, seed=seed)
+    raise InputError(f"there is no design '{design}': use leave-one-out, random or an array.")

@@ -124,14 +124,15 @@ class Diagnosis:
         return [
             *_on_noisy(self.noisy),
             *_on_weakness(self.accuracy),
-            *_on_harmful(self._merely_harmful),
+            *_on_harmful(self.merely_harmful),
             *_on_confusions(self.confusions, int(self.counts.sum())),
             *_on_useless(self.useless),
             trusted(self.trust),
         ]
 
     @property
-    def _merely_harmful(self) -> tuple[Finding, ...]:
+    def merely_harmful(self) -> tuple[Finding, ...]:
+        """Harmful groups that do not look mislabelled."""
         noisy = {finding.group for finding in self.noisy}
         return tuple(finding for finding in self.harmful if finding.group not in noisy)
 

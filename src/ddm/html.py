@@ -1,9 +1,15 @@
-"""What results say of themselves in notebooks: sentences and tables. Names are data, so all text is escaped."""
+"""Sentences, tables and pictures as HTML. Names are data, so all text is escaped."""
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Iterable, Sequence
 from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 def paragraph(text: str) -> str:
@@ -15,6 +21,13 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table, its first column to the left and the others, which are numbers, to the right."""
     lines = [_line("th", headings), *(_line("td", row) for row in rows)]
     return f"<table><thead>{lines[0]}</thead><tbody>{''.join(lines[1:])}</tbody></table>"
+
+
+def data_uri(picture: Image) -> str:
+    """The address of a picture that holds the picture itself, as PNG: no file, no request."""
+    file = io.BytesIO()
+    picture.save(file, "PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def _line(tag: str, cells: Sequence[str]) -> str:

@@ -101,6 +101,32 @@ class Partition:
         return Partition(groups, tuple(self.classes[c] for c in present), present, self.classes)
 
 
+def make_partition(
+    target: Target,
+    samples: Samples,
+    partition: str | Partition | Sequence[Any] | np.ndarray,
+    clusters: int,
+    features: Features = None,
+    seed: int = 0,
+) -> Partition:
+    """The partition that ``DistilledDatamodel.fit`` is asked for."""
+    if isinstance(partition, Partition):
+        if len(partition.groups) != len(samples):
+            raise InputError(
+                f"the partition is of {len(partition.groups)} samples, the training set has {len(samples)}."
+            )
+        return partition
+    if not isinstance(partition, str):
+        return given(samples, partition)
+    if partition == "kmeans":
+        return kmeans(samples, features_of(samples, features, target), clusters, seed)
+    if partition == "sequence":
+        return sequential(samples, clusters)
+    if partition == "class":
+        return classwise(samples)
+    raise InputError(f"there is no partition '{partition}': use kmeans, class, sequence or your own groups.")
+
+
 def classwise(samples: Samples) -> Partition:
     """A group per class."""
     labels = samples.labels.numpy()

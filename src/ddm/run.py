@@ -16,12 +16,13 @@ import numpy as np
 
 from ddm import datasets, networks, store
 from ddm.audit import Audit
-from ddm.datamodel import DistilledDatamodel, make_partition
+from ddm.datamodel import DistilledDatamodel
 from ddm.datasets.samples import Data
 from ddm.errors import InputError
 from ddm.fields import check_types
 from ddm.files import hash_of, read_json, write_json
 from ddm.matching import Settings, distil
+from ddm.partition import make_partition
 from ddm.recipe import Recipe
 from ddm.target import device_of
 from ddm.training import train

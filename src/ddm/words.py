@@ -44,13 +44,13 @@ def describe_run(out: Console, facts: dict[str, Any], folder: str) -> None:
 
 def effects_table(attribution: Attribution, count: int) -> Table:
     """The strongest effects of an attribution."""
-    table = Table(
-        title=f"Effect of removing each group on: {attribution.measured}\n"
+    table = _table(
+        f"Effect of removing each group on: {attribution.measured}\n"
         f"{attribution.baseline[attribution.focus]:.4g} with all groups",
+        ("group removed",),
+        ("samples", "effect"),
         caption=SIGN,
     )
-    for heading in ("group removed", "samples", "effect"):
-        table.add_column(heading, justify="left" if heading == "group removed" else "right")
     ranked = attribution.sort()
     for name, size, score in list(zip(ranked.names, ranked.sizes, ranked.scores, strict=True))[:count]:
         table.add_row(name, str(size), f"{score:+.4g}")
@@ -72,13 +72,13 @@ def describe_trace(out: Console, trace: Trace) -> None:
 
 def shares_table(shares: Shares, count: int) -> Table:
     """The samples of a group that contribute most to its effect."""
-    table = Table(
-        title=f"Samples of group {shares.group} by their share of its effect on: {shares.output}\n"
+    table = _table(
+        f"Samples of group {shares.group} by their share of its effect on: {shares.output}\n"
         f"{shares.effect:+.4g} without the group; {len(shares)} samples add up to it",
+        (),
+        ("training sample", "share", "of the effect"),
         caption=SIGN,
     )
-    for heading in ("training sample", "share", "of the effect"):
-        table.add_column(heading, justify="right")
     for row, value in shares.top(count):
         table.add_row(str(row), f"{value:+.4g}", f"{value / shares.effect:.1%}")
     return table
@@ -108,9 +108,7 @@ def _findings_table(diagnosis: Diagnosis, count: int) -> Table:
         caption="like: what the model without the group says; confirmed: labels it gives too.\n"
         "loss, accuracy in points: + removing the group raises it, - lowers it",
     )
-    mislabelled = {finding.group for finding in diagnosis.noisy}
-    harmful = [finding for finding in diagnosis.harmful if finding.group not in mislabelled]
-    for why, findings in (("mislabelled?", diagnosis.noisy), ("harmful", harmful)):
+    for why, findings in (("mislabelled?", diagnosis.noisy), ("harmful", diagnosis.merely_harmful)):
         for finding in findings[:count]:
             table.add_row(finding.group, why, *_cells(finding))
     return table
@@ -187,10 +185,8 @@ def describe_audit(out: Console, audit: Audit) -> None:
     """How far a datamodel can be trusted."""
     single, many = len(audit.groups), audit.unions
     for run, figures in audit.figures.items():
-        table = Table(title=f"Against retraining, {run}: {RUNS[run]}")
-        table.add_column("figure")
-        for heading in ("datamodel", "95 % interval", "retraining", "ceiling"):
-            table.add_column(heading, justify="right")
+        headings = ("datamodel", "95 % interval", "retraining", "ceiling")
+        table = _table(f"Against retraining, {run}: {RUNS[run]}", ("figure",), headings)
         for name, figure in figures.items():
             table.add_row(
                 name,

@@ -20,13 +20,13 @@ from ddm import datasets, designs, engine, networks
 from ddm.baselines.protocol import Question
 from ddm.bench.outcome import Outcome
 from ddm.bench.setup import Setup
-from ddm.datamodel import DistilledDatamodel, make_partition
+from ddm.datamodel import DistilledDatamodel
 from ddm.datasets.samples import Data, Samples
 from ddm.effects import Asked, Effects, retrained
 from ddm.exact import Exact, group_rows
 from ddm.files import read_json, write_json
 from ddm.matching import Settings, distil
-from ddm.partition import Partition
+from ddm.partition import Partition, make_partition
 from ddm.target import Loss, Target
 from ddm.training import train
 

@@ -23,7 +23,7 @@ from ddm import engine, networks
 from ddm.bench.methods import settings_of
 from ddm.bench.problem import NOTHING, Problem
 from ddm.bench.report import Report, Row
-from ddm.datamodel import DistilledDatamodel, make_partition
+from ddm.datamodel import DistilledDatamodel
 from ddm.datasets.samples import Samples
 from ddm.exact import Exact, group_rows
 from ddm.fidelity import mean_spearman
@@ -31,7 +31,7 @@ from ddm.files import read_json, read_tensors, write_json, write_tensors
 from ddm.matching import distil
 from ddm.objectives import Objective, distillation
 from ddm.parameters import State, load_state, state_of
-from ddm.partition import Partition
+from ddm.partition import Partition, make_partition
 from ddm.recipe import Recipe
 from ddm.target import Target, accuracy_of, hash_of_state
 from ddm.training import train

@@ -10,10 +10,9 @@ import typer
 
 from ddm import run as runs
 from ddm.commands.options import AsJson, Device, Root, Seed, audited_part, print_json, with_seed
-from ddm.datamodel import changed
 from ddm.errors import InputError
 from ddm.files import hash_of, read_json
-from ddm.matching import Settings, paper
+from ddm.matching import Settings, changed, paper
 from ddm.recipe import Recipe
 from ddm.run import Config
 from ddm.words import console, describe_run, trust

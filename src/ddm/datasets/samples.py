@@ -133,6 +133,12 @@ class Samples(Dataset[tuple[Tensor, int]]):
             rows = torch.as_tensor(rows)
         return self.normalise(self.raw[rows]), self.labels[rows]
 
+    def few(self, count: int, seed: int = 0) -> Samples:
+        """At most ``count`` of them, drawn at random."""
+        if len(self) <= count:
+            return self
+        return self[np.sort(np.random.default_rng(seed).choice(len(self), count, replace=False))]
+
     def normalise(self, raw: Tensor) -> Tensor:
         """Stored values ``(b, ...)`` → what the network sees."""
         x = raw.to(torch.float32)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import io
-
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+
+from ddm.html import data_uri
 
 SIDE = 96
 """Pixels of a picture's longer side, about."""
@@ -26,7 +25,5 @@ def pixels(raw: Tensor) -> np.ndarray:
 
 
 def inline(raw: Tensor) -> str:
-    """The same as the address of a picture that holds it: no file, no request."""
-    file = io.BytesIO()
-    Image.fromarray(pixels(raw)).save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    """The same as the address of a picture that holds it."""
+    return data_uri(Image.fromarray(pixels(raw)))

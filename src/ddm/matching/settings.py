@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ddm import augment as augmentation
 from ddm.errors import InputError
@@ -130,3 +131,12 @@ def paper(dataset: str, network: str) -> tuple[Recipe, Settings]:
         finetune_steps=30,
     )
     return Recipe(epochs=30, lr=lr), settings
+
+
+def changed(settings: Settings, changes: dict[str, Any]) -> Settings:
+    """Settings with some replaced; ``InputError`` names one that does not exist."""
+    known = Settings.__dataclass_fields__
+    for name in changes:
+        if name not in known:
+            raise InputError(f"there is no setting '{name}': use one of {', '.join(known)}.")
+    return replace(settings, **changes)

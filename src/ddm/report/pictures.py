@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ddm.datasets.samples import Samples
+from ddm.html import data_uri
 
 BUDGET = 4_000_000
 """Characters that all pictures of a page may take."""
@@ -71,7 +70,7 @@ def strip(values: np.ndarray) -> str:
     pixels = np.empty((*values.shape, 4), dtype=np.uint8)
     pixels[..., :3] = np.where(values[..., None] > 0, _RAISES, _LOWERS)
     pixels[..., 3] = np.rint(255 * np.clip(np.abs(values) / size, 0, 1))
-    return _uri(Image.fromarray(pixels, "RGBA"))
+    return data_uri(Image.fromarray(pixels, "RGBA"))
 
 
 _RAISES, _LOWERS = np.array([30, 130, 200]), np.array([223, 110, 20])
@@ -104,10 +103,4 @@ def _fitted(height: int, width: int, side: int) -> tuple[int, int]:
 def _png(image: Tensor, low: float, high: float) -> str:
     """An image ``(C, H, W)`` as a data URI."""
     pixels = ((image - low) / max(high - low, 1e-12)).clamp(0, 1).mul(255).round().byte().permute(1, 2, 0).numpy()
-    return _uri(Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[..., 0]))
-
-
-def _uri(image: Image.Image) -> str:
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return data_uri(Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[..., 0]))

@@ -1,0 +1,34 @@
+"""A question: the samples that are asked about, in whatever form they are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ddm.datasets.samples import Samples
+from ddm.errors import InputError
+
+Question = Samples | tuple[Any, Any] | Dataset[Any]
+"""What is asked about: samples, one ``(input, label)`` pair, a batch of them, or a torch dataset."""
+
+
+def batch_of(question: Question, classes: int) -> tuple[Tensor, Tensor]:
+    """Inputs ``(n, ...)`` and labels ``(n,)`` of what is asked about, labels below ``classes``."""
+    if isinstance(question, tuple) and len(question) == 2:
+        x, y = torch.as_tensor(question[0]), torch.as_tensor(question[1])
+        if y.dim() == 0:
+            x, y = x[None], y[None]
+    elif isinstance(question, (Samples, Dataset)):
+        x, y = Samples.of(question).batch()
+    else:
+        raise InputError("ask about Samples, an (input, label) pair, a batch of them, or a torch dataset.")
+    if len(x) == 0 or y.shape != (len(x),):
+        raise InputError(f"{len(x)} inputs need as many labels, not labels of shape {tuple(y.shape)}.")
+    if int(y.min()) < 0 or int(y.max()) >= classes:
+        raise InputError(f"labels must lie in 0 to {classes - 1}; these reach from {int(y.min())} to {int(y.max())}.")
+    if not torch.isfinite(x).all():
+        raise InputError("the inputs asked about contain NaN or infinite values.")
+    return x, y.to(torch.int64)
