@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ddm.datasets.samples import Samples
+from ddm.engine import Engine
 from ddm.matching.blocks import Block, class_members
 from ddm.matching.encoding import Encoder, Encoding
 from ddm.matching.response import Responses
@@ -33,9 +34,9 @@ _PROBES = 8
 class ResponseWork:
     """Response matching of blocks of groups. The first block chooses the images that all share."""
 
-    def __init__(self, target: Target, samples: Samples, settings: Settings) -> None:
+    def __init__(self, target: Target, samples: Samples, settings: Settings, engine: Engine = None) -> None:
         self.target, self.samples, self.settings = target, samples, settings
-        self.responses = Responses(target, samples, settings)
+        self.responses = Responses(target, samples, settings, engine=engine)
         self.encoder = Encoder(target, samples, settings)
         self.images: Tensor | None = None
         self._overlooked: float | None = None
