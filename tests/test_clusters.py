@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -60,11 +61,11 @@ def dask(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def ray(tmp_path_factory):
+def ray():
     """A Ray of this process."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        environment.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path_factory.mktemp("ray") / "token"))
+        environment.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one into the user's folder
         environment.setenv("PYTHONPATH", ENV["PYTHONPATH"])
         import ray
 

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import socket
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -87,10 +88,11 @@ class Place:
         from joblib import Parallel, parallel_config
 
         cores = self._ray()
-        again = {"max_restarts": 2, "max_task_retries": 2}  # elsewhere, when a worker dies
-        with parallel_config(backend="ray", ray_remote_args=again), Parallel(n_jobs=cores, batch_size=1) as parallel:
+        with parallel_config(backend="ray"), Parallel(n_jobs=cores, batch_size=1) as parallel:
             while some := list(itertools.islice(calls, 2 * cores)):
-                yield from parallel(some)
+                with contextlib.redirect_stdout(sys.stderr):  # Ray tells of dead workers there
+                    found = parallel(some)
+                yield from found
 
     @contextlib.contextmanager
     def _dask(self) -> Iterator[Any]:
@@ -125,7 +127,10 @@ class Place:
                 ray.init(address=self.address or "auto", log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError, ValueError):
                 raise self._silent() from None
+            except ray.exceptions.RayError as error:
+                raise InputError(f"the Ray cluster refuses this process: {str(error).splitlines()[0]}") from None
         register_ray()
+        logging.getLogger("ray.util.multiprocessing.pool").setLevel(logging.ERROR)  # warns of what joblib asks of it
         return int(ray.cluster_resources().get("CPU", 1))
 
     def _answers(self) -> None:

@@ -108,26 +108,28 @@ class _Tries:
     def __init__(self, count: int) -> None:
         self.failures: Counter[int] = Counter()
         self.last: dict[int, _Failed] = {}
-        self._batches = [list(range(count))] if count else []
+        self._left = list(range(count))
 
     def batches(self) -> Iterator[list[int]]:
-        """Pieces to do together, until none is left."""
-        while self._batches:
-            yield self._batches.pop(0)
+        """Pieces to do together, until none is left; the last try of each is by itself: what breaks is then its own."""
+        while self._left:
+            last = [number for number in self._left if self.failures[number] == TRIES - 1]
+            together = [number for number in self._left if self.failures[number] < TRIES - 1]
+            self._left = last if together else last[1:]
+            yield together or last[:1]
 
     def failed(self, failure: _Failed) -> None:
-        """Try a piece again, by itself: what it breaks is then its own."""
+        """Try a piece again, unless it failed too often."""
         self.failures[failure.number] += 1
         self.last[failure.number] = failure
         if self.failures[failure.number] < TRIES:
-            self._batches.append([failure.number])
+            self._left.append(failure.number)
 
     def broke(self, started: set[int], left: Sequence[int], error: Exception) -> None:
         """The pieces that were under way may have broken the workers; the others go on together."""
         for number in sorted(started):
             self.failed(_Failed(number, _said(error), traceback.format_exc()))
-        if left:
-            self._batches.insert(0, list(left))
+        self._left.extend(left)
 
     def given_up(self) -> list[_Failed]:
         """The last failure of each piece that failed too often."""
