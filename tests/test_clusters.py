@@ -1,4 +1,4 @@
-"""Work on a Dask or Ray cluster gives what it gives here, byte for byte, though workers die; errors are one sentence."""
+"""Work on a Dask or Ray cluster gives what it gives here, byte for byte, though workers die; errors are a sentence."""
 
 import json
 import os
