@@ -132,19 +132,17 @@ def test_pieces_run_on_the_cluster_with_one_thread_and_get_what_they_share_once(
         assert seen == list(range(2, 2 + len(seen)))
 
 
-def test_retrained_models_come_home_from_a_cluster(cluster, small, tmp_path):
+def test_retrained_models_come_home_from_a_cluster(dask, small, tmp_path):
     target, samples = small
     removals = [np.array([row, row + 1]) for row in range(3)]
-    here, there = (
-        Exact(target, samples, tmp_path / where[:4], workers=1, engine=where) for where in ("serial", cluster)
-    )
+    here, there = (Exact(target, samples, tmp_path / where[:4], workers=1, engine=where) for where in ("serial", dask))
     for one, other in zip(here.states(removals), there.states(removals), strict=True):
         assert one.keys() == other.keys()
         assert all((one[name] == other[name]).all() for name in one)
     assert sorted(os.listdir(here.directory)) == sorted(os.listdir(there.directory))
 
 
-def test_a_piece_that_always_fails_is_named_after_three_tries_and_the_others_are_kept(cluster, refused, tmp_path):
+def test_a_piece_that_always_fails_is_named_after_three_tries_and_the_others_are_kept(dask, refused, tmp_path):
     def work(piece):
         if piece == "bad one":
             with (tmp_path / "tries").open("a") as file:
@@ -154,7 +152,7 @@ def test_a_piece_that_always_fails_is_named_after_three_tries_and_the_others_are
 
     kept = []
     with refused("piece 2 of 4 (bad one) failed 3 times", "cannot be done", "the other 3 are done"):
-        for result in engine.each(work, ["a", "bad one", "c", "d"], engine=cluster):
+        for result in engine.each(work, ["a", "bad one", "c", "d"], engine=dask):
             kept.append(result)  # as whoever asks would
     assert sorted(kept) == ["a", "c", "d"]
     assert (tmp_path / "tries").read_text() == "xxx"
