@@ -1,7 +1,10 @@
 """Independent pieces of work give the same results wherever they run."""
 
 import io
+import os
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -78,6 +81,76 @@ def test_results_come_one_by_one():
 @pytest.mark.parametrize("workers", [None, 1, 5])
 def test_no_pieces_are_no_work(workers):
     assert list(engine.each(trained, [], workers=workers)) == []
+
+
+@WHERE
+def test_a_piece_that_fails_is_tried_again(tmp_path, workers):
+    def work(piece):
+        tried = tmp_path / str(piece)
+        if piece == 1 and not tried.exists():
+            tried.touch()
+            raise OSError("for a moment")
+        return piece
+
+    assert sorted(engine.each(work, range(3), workers=workers)) == [0, 1, 2]
+    assert (tmp_path / "1").exists()
+
+
+@WHERE
+def test_a_piece_that_always_fails_is_named_after_three_tries_and_the_others_are_kept(tmp_path, refused, workers):
+    def work(piece):
+        if piece == "b":
+            with (tmp_path / "tries").open("a") as file:
+                file.write("x")
+            raise RuntimeError("cannot be done")
+        return piece
+
+    kept = []
+    with refused("retraining: piece 2 of 3 (b) failed 3 times", "RuntimeError: cannot be done", "the other 2 are done"):
+        for result in engine.each(work, "abc", workers=workers, what="retraining"):
+            kept.append(result)
+    assert sorted(kept) == ["a", "c"]
+    assert (tmp_path / "tries").read_text() == "xxx"
+
+
+def test_a_process_that_dies_is_replaced_and_one_piece_that_kills_is_found_among_others(tmp_path, refused):
+    home = os.getpid()
+
+    def work(piece):
+        if piece == 2 and os.getpid() != home:
+            with (tmp_path / "tries").open("a") as file:
+                file.write("x")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return piece
+
+    kept = []
+    with refused("piece 3 of 5 (2) failed 3 times", "the other 4 are done"):
+        for result in engine.each(work, range(5), workers=2):
+            kept.append(result)
+    assert sorted(kept) == [0, 1, 3, 4]
+    assert (tmp_path / "tries").read_text() == "xxx"
+
+
+def test_what_pieces_share_is_unpacked_once_a_process():
+    class Work:
+        def __init__(self):
+            self.ballast, self.seen = torch.zeros(10**5), 0
+
+        def __call__(self, piece):
+            self.seen += 1
+            return os.getpid(), self.seen
+
+    found = list(engine.each(Work(), range(6), workers=2))
+    assert os.getpid() not in {process for process, _ in found}
+    for process in {process for process, _ in found}:
+        seen = sorted(count for other, count in found if other == process)
+        assert seen == list(range(1, 1 + len(seen)))  # one object has seen them all
+
+
+def test_work_that_cannot_be_sent_is_refused(refused):
+    lock = threading.Lock()
+    with refused("cannot be sent", "workers=1"):
+        list(engine.each(lambda piece: (lock, piece), range(3), workers=2))
 
 
 @WHERE  # last: a failure ends the processes

@@ -22,6 +22,7 @@ from ddm.datasets.samples import Samples
 from ddm.designs import Weights
 from ddm.diagnosed import diagnosed
 from ddm.diagnosis import Diagnosis
+from ddm.engine import Engine
 from ddm.errors import InputError
 from ddm.exact import Exact, Retrain, group_rows
 from ddm.matching import Settings, changed, distil
@@ -78,6 +79,7 @@ class DistilledDatamodel:
         features: Features = None,
         settings: Settings | None = None,
         directory: Path | str | None = None,
+        engine: Engine = None,
         **changes: Any,
     ) -> DistilledDatamodel:
         """Split the training set into groups and distil the influence of each.
@@ -86,6 +88,8 @@ class DistilledDatamodel:
         features:  what k-means works on; by default the target's penultimate layer
         settings:  how to distil; ``changes`` replace single ones, e.g. ``ipc=2, matching="forward"``
         directory: where finished parts are kept, so that a killed fit goes on
+        engine:    where independent pieces run: serial, processes, dask://HOST:PORT, ray or ray://HOST:PORT; the
+                   result is the same, bit for bit (default: this process where the work is little, else processes)
         """
         samples = Samples.of(samples)
         if target.data not in (None, samples.fingerprint()):
@@ -93,7 +97,7 @@ class DistilledDatamodel:
         settings = changed(settings or Settings(), changes)
         groups = make_partition(target, samples, partition, clusters, features, settings.seed)
         parts = Path(directory) if directory is not None else None
-        synset, class_synset = distil(target, samples, groups, settings, parts)
+        synset, class_synset = distil(target, samples, groups, settings, parts, engine)
         return cls(target, groups, synset, class_synset, settings, samples.fingerprint(), samples=samples)
 
     def attribute(
@@ -131,17 +135,19 @@ class DistilledDatamodel:
         by: Retrain | None = None,
         directory: Path | str | None = None,
         workers: int | None = None,
+        engine: Engine = None,
     ) -> Trace:
         """The class and then the cluster most responsible, by L + C fine-tunings; ``full`` searches every group.
 
         verify: really retrain without so many of the best candidates, and answer with their exact effects. What this
-                costs is said before it starts; ``train``, ``by``, ``directory`` and ``workers`` are those of ``audit``
+                costs is said before it starts; ``train``, ``by``, ``directory``, ``workers`` and ``engine`` are
+                those of ``audit``
         """
         found = self._trace(question, objective, full)
         if not verify:
             return found
         chosen = np.flatnonzero(self.partition.mask([name for name, _ in found.clusters.top(verify)]))
-        with self._exact(train, by, directory, workers) as retraining:
+        with self._exact(train, by, directory, workers, engine) as retraining:
             verified = self._verified(retraining, chosen, self._batch(question), objective)
         return replace(found, verified=verified)
 
@@ -233,6 +239,7 @@ class DistilledDatamodel:
         directory: Path | str | None = None,
         workers: int | None = None,
         seed: int = 0,
+        engine: Engine = None,
     ) -> Audit:
         """How far this datamodel can be trusted: its answers against really retraining without some groups.
 
@@ -245,11 +252,12 @@ class DistilledDatamodel:
         by:         ``by(rows, order)`` trains again without the samples at ``rows`` and returns the network; for
                     targets of a loop of your own
         directory:  where retrained models are kept, so that a killed audit goes on
-        workers:    processes, one thread each (default: as many as cores)
+        workers:    local processes, one thread each (default: as many as cores)
+        engine:     where retraining runs, as in ``fit``
         """
         asked = Samples.of(test).few(200, seed)
         valid = asked if validation is None else Samples.of(validation).few(500, seed)
-        with self._exact(train, by, directory, workers) as exact:
+        with self._exact(train, by, directory, workers, engine) as exact:
             self.audited = audit(
                 self._clusters,
                 self.partition,
@@ -270,11 +278,12 @@ class DistilledDatamodel:
         by: Retrain | None,
         directory: Path | str | None,
         workers: int | None,
+        engine: Engine,
     ) -> Iterator[Exact]:
         """Retraining, its models kept in ``directory`` or for a while only."""
         with contextlib.ExitStack() as stack:
             kept = directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="ddm-exact-"))
-            yield Exact(self.target, self._training_set(train), kept, retrain=by, workers=workers)
+            yield Exact(self.target, self._training_set(train), kept, retrain=by, workers=workers, engine=engine)
 
     def _verified(
         self, exact: Exact, chosen: np.ndarray, batch: tuple[Tensor, Tensor], objective: str | Objective | Measure

@@ -1,55 +1,245 @@
-"""Where independent pieces of work run: in this process, or in local processes with one thread each."""
+"""Independent pieces of work, wherever they run: in this process, in local processes, or on a Dask or Ray cluster.
+
+The results are the same on each, bit for bit: a piece has one thread, and none depends on another. What all pieces
+share is sent to a worker once. A worker that dies is replaced; a piece that fails is tried again.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+import threading
+import traceback
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 
 from ddm import progress
+from ddm.clusters import Place
+from ddm.errors import InputError
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
+Engine = str | Place | None
+"""Where: serial, processes (also None), dask://HOST:PORT, ray or ray://HOST:PORT."""
+
+TRIES = 3
+"""How often a piece may fail."""
+
 
 def each(
-    work: Callable[[Piece], Result], pieces: Sequence[Piece], *, workers: int | None = None, what: str = "working"
+    work: Callable[[Piece], Result],
+    pieces: Sequence[Piece],
+    *,
+    engine: Engine = None,
+    workers: int | None = None,
+    what: str | None = "working",
 ) -> Iterator[Result]:
     """Results of ``work`` for each piece, as they are finished, in any order.
 
-    workers: processes (default: as many as cores); 1 stays in this process. Each has one thread, so that a result
-             does not depend on how many there are.
+    A piece that fails three times is named in an ``InputError`` when the others are done. An ``InputError`` of a piece
+    itself is raised at once.
+
+    workers: local processes (default: as many as cores); 1 stays in this process
+    what:    of the bar; None shows none
     """
-    count = min(workers or os.cpu_count() or 1, len(pieces))
-    with progress.bar(what, len(pieces)) as advance:
-        for result in _local(work, pieces) if count <= 1 else _processes(work, pieces, count):
-            advance(1)
+    place = Place.of(engine)
+    count = 1 if place.kind == "serial" else min(workers or os.cpu_count() or 1, len(pieces))
+    here = not pieces or (count <= 1 and not place.remote)
+    run: _Run[Result] = _Here(work, pieces) if here else _Elsewhere(work, pieces, place, count)
+    with contextlib.ExitStack() as stack:
+        advance = stack.enter_context(progress.bar(what, len(pieces))) if what is not None else None
+        for result in _persistently(run, pieces, what or "working"):
+            if advance is not None:
+                advance(1)
             yield result
-
-
-def _local(work: Callable[[Piece], Result], pieces: Sequence[Piece]) -> Iterator[Result]:
-    for piece in pieces:
-        threads = torch.get_num_threads()
-        try:
-            result = alone(work, piece)
-        finally:
-            torch.set_num_threads(threads)
-        yield result
-
-
-def _processes(work: Callable[[Piece], Result], pieces: Sequence[Piece], count: int) -> Iterator[Result]:
-    from joblib import Parallel, delayed, parallel_config
-
-    with parallel_config(backend="loky", inner_max_num_threads=1):
-        # dispatched one by one: a kill loses no more than the pieces that were being worked on
-        parallel = Parallel(n_jobs=count, return_as="generator_unordered", batch_size=1, pre_dispatch=2 * count)
-    yield from parallel(delayed(alone)(work, piece) for piece in pieces)
 
 
 def alone(work: Callable[[Piece], Result], piece: Piece) -> Result:
     """One piece, on one thread and without a bar of its own."""
+    global _depth
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    with progress.silent():
-        return work(piece)
+    _depth += 1
+    try:
+        with progress.silent():
+            return work(piece)
+    finally:
+        _depth -= 1
+        torch.set_num_threads(threads)
+
+
+_depth = 0
+
+
+def inside() -> bool:
+    """Whether this is work on a piece."""
+    return _depth > 0
+
+
+@dataclass(frozen=True)
+class _Done(Generic[Result]):
+    number: int
+    result: Result
+
+
+@dataclass(frozen=True)
+class _Failed:
+    number: int
+    error: str
+    trace: str
+    refused: bool = False
+
+
+_Outcome = _Done[Result] | _Failed
+_Run = Callable[[Iterable[int]], Iterator[_Outcome[Result]]]
+"""Does the pieces with some numbers, as far as it gets."""
+
+
+class _Tries:
+    """How often pieces have failed, and which are left."""
+
+    def __init__(self, count: int) -> None:
+        self.failures: Counter[int] = Counter()
+        self.last: dict[int, _Failed] = {}
+        self._left = list(range(count))
+
+    def batches(self) -> Iterator[list[int]]:
+        """Pieces to do together, until none is left; the last try of each is by itself: what breaks is then its own."""
+        while self._left:
+            last = [number for number in self._left if self.failures[number] == TRIES - 1]
+            together = [number for number in self._left if self.failures[number] < TRIES - 1]
+            self._left = last if together else last[1:]
+            yield together or last[:1]
+
+    def failed(self, failure: _Failed) -> None:
+        """Try a piece again, unless it failed too often."""
+        self.failures[failure.number] += 1
+        self.last[failure.number] = failure
+        if self.failures[failure.number] < TRIES:
+            self._left.append(failure.number)
+
+    def broke(self, started: set[int], left: Sequence[int], error: Exception) -> None:
+        """The pieces that were under way may have broken the workers; the others go on together."""
+        for number in sorted(started):
+            self.failed(_Failed(number, _said(error), traceback.format_exc()))
+        self._left.extend(left)
+
+    def given_up(self) -> list[_Failed]:
+        """The last failure of each piece that failed too often."""
+        return [self.last[number] for number, times in sorted(self.failures.items()) if times >= TRIES]
+
+
+def _persistently(run: _Run[Result], pieces: Sequence[Any], what: str) -> Iterator[Result]:
+    """Results of all pieces that succeed within their tries; then what is to be said of the others."""
+    tries = _Tries(len(pieces))
+    for batch in tries.batches():
+        left, under_way = list(batch), set[int]()
+        try:
+            with contextlib.closing(run(_started(left, under_way))) as outcomes:  # type: ignore[type-var]
+                for outcome in outcomes:
+                    under_way.discard(outcome.number)
+                    if isinstance(outcome, _Done):
+                        yield outcome.result
+                    elif outcome.refused:
+                        raise InputError(outcome.error)
+                    else:
+                        tries.failed(outcome)
+        except InputError:
+            raise
+        except Exception as error:
+            tries.broke(under_way, left, error)
+    _report(tries.given_up(), pieces, what)
+
+
+def _started(left: list[int], under_way: set[int]) -> Iterator[int]:
+    """Takes numbers from those that are left, noting that they are under way."""
+    while left:
+        under_way.add(left[0])
+        yield left.pop(0)
+
+
+def _report(failures: Sequence[_Failed], pieces: Sequence[Any], what: str) -> None:
+    if failures:
+        first = failures[0]
+        which = " ".join(str(pieces[first.number]).split())
+        which = which if len(which) <= 60 else which[:57] + "…"
+        more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
+        raise InputError(
+            f"{what}: piece {first.number + 1} of {len(pieces)} ({which}){more} failed {TRIES} times, at last with "
+            f"'{first.error}'; the other {len(pieces) - len(failures)} are done."
+        ) from RuntimeError(first.trace)
+
+
+def _said(error: Exception) -> str:
+    """What an error says, in one line."""
+    lines = str(error).split("\n")
+    return f"{type(error).__name__}: {lines[0]}".rstrip(": ").rstrip(".")
+
+
+def _attempt(work: Callable[[Piece], Result], piece: Piece, number: int) -> _Outcome[Result]:
+    """What becomes of a piece: an error is told, not raised, since one that is raised ends its neighbours."""
+    try:
+        return _Done(number, alone(work, piece))
+    except InputError as error:
+        return _Failed(number, str(error), "", refused=True)
+    except Exception as error:
+        return _Failed(number, _said(error), traceback.format_exc())
+
+
+class _Here(Generic[Piece, Result]):
+    """Pieces one after another in this process."""
+
+    def __init__(self, work: Callable[[Piece], Result], pieces: Sequence[Piece]) -> None:
+        self.work, self.pieces = work, pieces
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[_Outcome[Result]]:
+        for number in numbers:
+            yield _attempt(self.work, self.pieces[number], number)
+
+
+class _Elsewhere(Generic[Piece, Result]):
+    """Pieces in other processes, here or on a cluster. The work is packed once, as an array that joblib shares."""
+
+    def __init__(self, work: Callable[[Piece], Result], pieces: Sequence[Piece], place: Place, count: int) -> None:
+        import cloudpickle
+
+        self.pieces, self.place, self.count = pieces, place, count
+        self.key = uuid.uuid4().hex
+        try:
+            self.packed = np.frombuffer(cloudpickle.dumps(work), np.uint8)
+        except Exception as error:
+            raise InputError(
+                f"this work cannot be sent to other processes ({_said(error)}): do it in this one, with workers=1."
+            ) from error
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[_Outcome[Result]]:
+        from joblib import delayed
+
+        call = delayed(_unpacked)
+        calls = (call(self.key, self.packed, self.pieces[number], number) for number in numbers)
+        return self.place.run(calls, self.packed, self.count)
+
+
+_lock = threading.RLock()
+"""Networks are not made for two threads: a worker does one piece at a time."""
+
+_open: tuple[str, Any] = ("", None)
+"""The work that was unpacked last in this process, and its key."""
+
+
+def _unpacked(key: str, packed: np.ndarray, piece: Any, number: int) -> _Outcome[Any]:
+    """A piece, by work that is unpacked once for all pieces of a process."""
+    global _open
+    with _lock:
+        if _open[0] != key:
+            import cloudpickle
+
+            _open = key, cloudpickle.loads(packed.data)
+        return _attempt(_open[1], piece, number)

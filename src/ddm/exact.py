@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ddm import engine
 from ddm.datasets.samples import Samples
+from ddm.engine import Engine
 from ddm.errors import InputError
 from ddm.files import read_metadata, read_tensors, write_tensors
 from ddm.gradients import loss_gradient
@@ -41,7 +42,8 @@ class Exact:
     samples:   what it was trained on
     directory: where models are kept
     retrain:   how, for a training loop of the user's own
-    workers:   processes, one thread each (default: as many as cores)
+    workers:   local processes, one thread each (default: as many as cores)
+    engine:    where they are retrained, e.g. dask://HOST:PORT; the models are kept here all the same
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Exact:
         *,
         retrain: Retrain | None = None,
         workers: int | None = None,
+        engine: Engine = None,
     ) -> None:
         if retrain is None and target.recipe is None:
             raise InputError(
@@ -60,21 +63,23 @@ class Exact:
                 "network."
             )
         self.target, self.samples = target, samples
-        self.directory = Path(directory).absolute()  # processes stay in the folder that they were started in
-        self.retrain, self.workers = retrain, workers
+        self.directory = Path(directory).absolute()  # the caller may go elsewhere
+        self.retrain, self.workers, self.engine = retrain, workers, engine
         self._origin = _origin(target, samples, retrain)
 
     def make(self, removals: Sequence[np.ndarray], orders: Sequence[int]) -> None:
         """Retrain without the rows of each removal, with each batch order, unless it was done before."""
-        jobs: dict[Path, _Job] = {}
-        retrain = self._trainer()
+        jobs: dict[str, _Job] = {}
         for order in orders:
             for rows in removals:
                 path = self._path(rows, order)
                 if not path.exists():
-                    jobs[path] = _Job(path, np.sort(rows), order, retrain)
-        for _ in engine.each(_do, list(jobs.values()), workers=self.workers, what="retraining"):
-            pass
+                    jobs[path.name] = _Job(path.name, np.sort(rows), order)
+        work = _Retrain(self._trainer())
+        for name, state, seconds in engine.each(
+            work, list(jobs.values()), engine=self.engine, workers=self.workers, what="retraining"
+        ):
+            write_tensors(self.directory / name, state, {"seconds": seconds})
 
     def states(self, removals: Sequence[np.ndarray], order: int = 0) -> Iterator[State]:
         """Parameters and buffers of the model without each removal's rows."""
@@ -151,16 +156,25 @@ class _Recipe:
 
 @dataclass(frozen=True)
 class _Job:
-    path: Path
+    name: str
     rows: np.ndarray
     order: int
+
+    def __str__(self) -> str:
+        return f"without {len(self.rows)} samples, batch order {self.order}"
+
+
+@dataclass(frozen=True)
+class _Retrain:
+    """Does a job: the name of its file, the state that was trained, and the seconds that took."""
+
     retrain: Retrain
 
-
-def _do(job: _Job) -> None:
-    started = time.perf_counter()
-    network = job.retrain(job.rows, job.order)
-    write_tensors(job.path, state_of(network), {"seconds": time.perf_counter() - started})
+    def __call__(self, job: _Job) -> tuple[str, State, float]:
+        started = time.perf_counter()
+        state = state_of(self.retrain(job.rows, job.order))
+        seconds = time.perf_counter() - started
+        return job.name, {name: tensor.cpu() for name, tensor in state.items()}, seconds
 
 
 def _origin(target: Target, samples: Samples, retrain: Retrain | None) -> list[str]:

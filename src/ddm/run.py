@@ -16,8 +16,10 @@ import numpy as np
 
 from ddm import datasets, networks, store
 from ddm.audit import Audit
+from ddm.clusters import Place
 from ddm.datamodel import DistilledDatamodel
 from ddm.datasets.samples import Data
+from ddm.engine import Engine
 from ddm.errors import InputError
 from ddm.fields import check_types
 from ddm.files import hash_of, read_json, write_json
@@ -92,9 +94,13 @@ class Config:
             raise InputError(f"the config cannot be replayed ({error}): give one that ddm fit wrote.") from None
 
 
-def fit(config: Config, out: Path) -> tuple[DistilledDatamodel, Data, dict[str, Any]]:
-    """Make the run that ``config`` describes in ``out``, or go on with it; returns its summary too."""
+def fit(config: Config, out: Path, engine: Engine = None) -> tuple[DistilledDatamodel, Data, dict[str, Any]]:
+    """Make the run that ``config`` describes in ``out``, or go on with it; returns its summary too.
+
+    engine: where independent pieces of it run; the result is the same
+    """
     device_of(config.device)
+    Place.of(engine).check()
     data = load_data(config)
     network = networks.build(config.model, data.train.shape, len(data.classes), **config.options)
     own = read_groups(config, data)
@@ -108,7 +114,7 @@ def fit(config: Config, out: Path) -> tuple[DistilledDatamodel, Data, dict[str, 
     kind = config.partition if own is None else own
     partition = make_partition(target, data.train, kind, config.clusters, config.features, config.settings.seed)
     clock.lap("partition")
-    synset, upper = distil(target, data.train, partition, config.settings, out / store.PARTS)
+    synset, upper = distil(target, data.train, partition, config.settings, out / store.PARTS, engine)
     clock.lap("matching")
     datamodel = DistilledDatamodel(
         target, partition, synset, upper, config.settings, data.train.fingerprint(), config.to_dict(), data.train
@@ -139,7 +145,15 @@ def open_run(
 
 
 def audit(
-    run: Path, datamodel: DistilledDatamodel, data: Data, *, retrain: int, unions: int | None, seeds: int, seed: int
+    run: Path,
+    datamodel: DistilledDatamodel,
+    data: Data,
+    *,
+    retrain: int,
+    unions: int | None,
+    seeds: int,
+    seed: int,
+    engine: Engine = None,
 ) -> Audit:
     """Audit a run and keep what was found in it; one that was killed goes on."""
     found = datamodel.audit(
@@ -150,6 +164,7 @@ def audit(
         seeds=seeds,
         directory=run / store.EXACT,
         seed=seed,
+        engine=engine,
     )
     store.save_audit(found, run)
     return found

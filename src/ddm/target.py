@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from collections.abc import Callable
@@ -70,6 +71,12 @@ class Target:
         """θ_t ``(P,)`` and the fixed tensors of checkpoint ``t``."""
         state = self.state(t)
         return self.flat.vector(state), self.flat.fixed(state)
+
+    def following(self, trajectory: Trajectory) -> Target:
+        """The same network with another trajectory, for work on some checkpoints."""
+        other = copy.copy(self)
+        other.trajectory = trajectory
+        return other
 
     def outputs(self, x: Tensor, batch_size: int = 512) -> Tensor:
         """Logits ``(n, L)`` of the trained network for inputs ``(n, ...)``."""

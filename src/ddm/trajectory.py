@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ class Trajectory:
     """
 
     def __init__(self, directory: Path | str | None = None) -> None:
-        self.directory = Path(directory) if directory is not None else None
+        self.directory = Path(directory).absolute() if directory is not None else None
         self.steps: list[int] = []
         self.lengths: list[float] = []
         self.reach: State | None = None
@@ -94,6 +94,14 @@ class Trajectory:
         for state, step, length in zip(self, self.steps, self.lengths, strict=True):
             copy.append(state, step, length, self.reach if step == self.steps[-1] else None)
         return copy
+
+    def some(self, checkpoints: Sequence[int]) -> Trajectory:
+        """A trajectory of these checkpoints only, in memory."""
+        chosen = Trajectory()
+        chosen._states = [self[t] for t in checkpoints]
+        chosen.steps = [self.steps[t] for t in checkpoints]
+        chosen.lengths = [self.lengths[t] for t in checkpoints]
+        return chosen
 
     def __len__(self) -> int:
         return len(self.steps)

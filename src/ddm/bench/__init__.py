@@ -24,6 +24,7 @@ from ddm.bench import (
 from ddm.bench.problem import Problem
 from ddm.bench.report import Report
 from ddm.bench.setup import Setup, preset
+from ddm.engine import Engine
 from ddm.errors import InputError
 from ddm.store import writable
 
@@ -47,11 +48,14 @@ BENCHES: dict[str, Callable[[Problem], Report]] = {
 """Each makes a report of a problem."""
 
 
-def run(name: str, setup: Setup, out: Path, command: str = "") -> dict[str, Any]:
-    """Run a benchmark, write its files into ``out`` and return what its JSON holds; one that was killed goes on."""
+def run(name: str, setup: Setup, out: Path, command: str = "", engine: Engine = None) -> dict[str, Any]:
+    """Run a benchmark, write its files into ``out`` and return what its JSON holds; one that was killed goes on.
+
+    engine: where retraining runs
+    """
     if name not in BENCHES:
         raise InputError(f"there is no benchmark '{name}': use one of {', '.join(BENCHES)}.")
     writable(out)
     started = time.perf_counter()
-    report = BENCHES[name](Problem(setup, out / "work"))
+    report = BENCHES[name](Problem(setup, out / "work", engine))
     return report.write(out, setup, command, time.perf_counter() - started)

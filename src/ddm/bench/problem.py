@@ -41,14 +41,15 @@ class Problem:
 
     setup:  what it is
     work:   the folder where everything made is kept
+    engine: where retraining runs
     """
 
-    def __init__(self, setup: Setup, work: Path) -> None:
-        self.setup, self.work = setup, work
+    def __init__(self, setup: Setup, work: Path, engine: engine.Engine = None) -> None:
+        self.setup, self.work, self.engine = setup, work, engine
 
     def changed(self, **changes: object) -> Problem:
         """The same problem with some of its setup changed; what stays the same is not made again."""
-        return Problem(replace(self.setup, **changes), self.work)  # type: ignore[arg-type]
+        return Problem(replace(self.setup, **changes), self.work, self.engine)  # type: ignore[arg-type]
 
     @cached_property
     def data(self) -> Data:
@@ -131,7 +132,7 @@ class Problem:
     @cached_property
     def exact(self) -> Exact:
         """Retraining."""
-        return Exact(self.target, self.train, self.target_folder / "exact")
+        return Exact(self.target, self.train, self.target_folder / "exact", engine=self.engine)
 
     @cached_property
     def asked(self) -> Asked:
@@ -161,7 +162,8 @@ class Problem:
         """A distilled datamodel of the target; its parts are kept."""
         folder = self._parts(settings)
         target, partition, started = self.target, self.partition, time.perf_counter()
-        synset, upper = distil(target, self.train, partition, settings, folder)
+        # In this process: its seconds are compared with those of others.
+        synset, upper = distil(target, self.train, partition, settings, folder, "serial")
         if not (folder / "seconds.json").exists():
             write_json(folder / "seconds.json", time.perf_counter() - started)
         return DistilledDatamodel(

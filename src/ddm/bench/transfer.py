@@ -142,7 +142,7 @@ class Teaching:
     @cached_property
     def exact(self) -> Exact:
         """Retraining the teacher."""
-        return Exact(self.teacher, self.problem.train, self.folder / "exact")
+        return Exact(self.teacher, self.problem.train, self.folder / "exact", engine=self.problem.engine)
 
     @cached_property
     def objective(self) -> Objective:

@@ -9,7 +9,8 @@ import typer
 
 from ddm import plots
 from ddm import run as runs
-from ddm.commands.options import AsJson, DataName, Device, Root, Run, Seed, print_json
+from ddm.clusters import Place
+from ddm.commands.options import AsJson, DataName, Device, EngineName, Root, Run, Seed, print_json
 from ddm.words import console, describe_audit
 
 
@@ -25,13 +26,15 @@ def audit(
     root: Root = None,
     seed: Seed = 0,
     device: Device = "cpu",
+    engine: EngineName = None,
     as_json: AsJson = False,
 ) -> None:
     """How far a run can be trusted: its answers against really retraining without some groups."""
     if plot is not None:
         plots.picture_kind(plot)
+    Place.of(engine).check()
     datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
-    found = runs.audit(run, datamodel, dataset, retrain=retrain, unions=unions, seeds=seeds, seed=seed)
+    found = runs.audit(run, datamodel, dataset, retrain=retrain, unions=unions, seeds=seeds, seed=seed, engine=engine)
     if plot is not None:
         plots.save(found.plot(), plot)
     if as_json:

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ddm.commands.options import AsJson, Root, Seed, print_json, typed
+from ddm.clusters import Place
+from ddm.commands.options import AsJson, EngineName, Root, Seed, print_json, typed
 from ddm.words import console
 
 
@@ -29,11 +30,13 @@ def bench(
     ] = "quick",
     out: Annotated[Path | None, typer.Option(help="Folder of the results; default benchmarks/DATA.")] = None,
     seed: Seed = 0,
+    engine: EngineName = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a table or figure of the paper, or one of ours, beside the alternatives and real retraining."""
     from ddm import bench as benches
 
+    Place.of(engine).check()
     setup = benches.preset(data, model, scale)
     given = {
         "limit": limit,
@@ -53,7 +56,7 @@ def bench(
     }
     setup = replace(setup, **changes)
     out = out or Path("benchmarks") / data.replace(":", "-").replace("/", "-")
-    found = benches.run(name, setup, out, typed(root))
+    found = benches.run(name, setup, out, typed(root), engine)
     if as_json:
         print_json(found)
     else:

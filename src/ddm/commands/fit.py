@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ddm import run as runs
-from ddm.commands.options import AsJson, Device, Root, Seed, audited_part, print_json, with_seed
+from ddm.commands.options import AsJson, Device, EngineName, Root, Seed, audited_part, print_json, with_seed
 from ddm.errors import InputError
 from ddm.files import hash_of, read_json
 from ddm.matching import Settings, changed, paper
@@ -48,12 +48,13 @@ def fit(
     config: Annotated[Path | None, typer.Option(help="Replay a config.json instead of all the above.")] = None,
     seed: Seed = 0,
     device: Device = "cpu",
+    engine: EngineName = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a target, cluster its training set and distil each group's influence: once for all questions."""
     if config is not None:
         wanted = Config.from_dict(read_json(config))
-        _only(context, ("config", "root", "out", "device", "as_json"))
+        _only(context, ("config", "root", "out", "device", "engine", "as_json"))
         wanted = replace(wanted, root=root or wanted.root, device=device)
     else:
         recipe, settings = _preset(preset, data, model)
@@ -88,7 +89,7 @@ def fit(
         )
         wanted = with_seed(wanted, seed, given=_pairs(setting, "setting"))
     out = out or Path("runs") / wanted.data.replace(":", "-").replace("/", "-")
-    datamodel, _, facts = runs.fit(wanted, out)
+    datamodel, _, facts = runs.fit(wanted, out, engine)
     if as_json:
         print_json(facts | {"run": str(out)} | audited_part(datamodel))
     else:

@@ -22,6 +22,9 @@ Root = Annotated[str | None, typer.Option(help="Folder with the dataset's files.
 DataName = Annotated[str | None, typer.Option("--data", help="Dataset of a run that was saved from Python.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of everything random.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps …")]
+EngineName = Annotated[
+    str | None, typer.Option("--engine", help="serial, processes, dask://HOST:PORT, ray or ray://HOST:PORT.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Split = Annotated[str, typer.Option(help="train, validation or test.")]
 Index = Annotated[list[int] | None, typer.Option(help="Sample of the split; repeat it for a batch.")]

@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from ddm import plots
+from ddm.clusters import Place
 from ddm.commands.options import (
     AsJson,
     DataName,
     Device,
+    EngineName,
     Index,
     ObjectiveName,
     Root,
@@ -39,13 +41,15 @@ def trace(
     root: Root = None,
     seed: Seed = 0,
     device: Device = "cpu",
+    engine: EngineName = None,
     as_json: AsJson = False,
 ) -> None:
     """The class, then the cluster, then the samples most responsible for a behaviour."""
     if plot is not None:
         plots.picture_kind(plot)
+    Place.of(engine).check()
     datamodel, question = open_question(run, data, root, device, split, index)
-    found = datamodel.trace(question, objective, full=full, verify=verify, directory=run / EXACT)
+    found = datamodel.trace(question, objective, full=full, verify=verify, directory=run / EXACT, engine=engine)
     shown = samples or (10 if plot is not None else 0)
     shares = datamodel.shares(question, found.group, objective) if shown else None
     if shares is not None and plot is not None and datamodel.samples is not None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 
 from ddm.datasets.samples import Samples
+from ddm.engine import Engine
 from ddm.errors import InputError
 from ddm.files import read_json, write_json
 from ddm.matching.blocks import Block, plan
@@ -27,12 +27,6 @@ from ddm.progress import bar
 from ddm.synset import Synset
 from ddm.target import Target
 
-WORKS: dict[str, Callable[[Target, Samples, Settings], Work]] = {
-    "response": ResponseWork,
-    "reverse": GradientWork,
-    "forward": GradientWork,
-}
-
 
 def distil(
     target: Target,
@@ -40,16 +34,20 @@ def distil(
     partition: Partition,
     settings: Settings | None = None,
     directory: Path | None = None,
+    engine: Engine = None,
 ) -> tuple[Synset, Synset | None]:
-    """The synset of every group, and that of every class where groups lie within classes."""
+    """The synset of every group, and that of every class where groups lie within classes.
+
+    engine: where the pulls of response matching are computed
+    """
     settings = settings or Settings()
     upper = partition.by_class()
     if upper is not None and len(upper) == len(partition):
-        synset, _ = distil(target, samples, replace(partition, parents=None), settings, directory)
+        synset, _ = distil(target, samples, replace(partition, parents=None), settings, directory, engine)
         return synset, _as_classes(synset, partition, upper)
     if directory is not None:
         _claim(directory, target, samples, partition, settings)
-    work = WORKS[settings.matching](target, samples, settings)
+    work = _work(target, samples, settings, engine)
     blocks = plan(partition, work.bytes_per_group, settings.memory)
     done = [_kept(directory, number, block) for number, block in enumerate(blocks)]
     work.resume([part for parts in done for part in parts])
@@ -68,6 +66,12 @@ def distil(
     classes = Synset.join([synset for level, synset in parts if level == "class"], upper.names)
     _warn(classes, "classes", settings)
     return clusters, classes
+
+
+def _work(target: Target, samples: Samples, settings: Settings, engine: Engine) -> Work:
+    if settings.matching == "response":
+        return ResponseWork(target, samples, settings, engine)
+    return GradientWork(target, samples, settings)
 
 
 def _claim(directory: Path, target: Target, samples: Samples, partition: Partition, settings: Settings) -> None:

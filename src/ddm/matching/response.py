@@ -24,18 +24,17 @@ from torch import Tensor
 
 from ddm.curvature import Curvature
 from ddm.datasets.samples import Samples
-from ddm.gradients import along, loss_gradient
+from ddm.engine import Engine
+from ddm.gradients import along
 from ddm.matching.calibration import bend, dampings
 from ddm.matching.pairs import real_checkpoints
+from ddm.matching.pulls import Pulled, pulls_of
 from ddm.matching.settings import Settings
 from ddm.progress import Advance
 from ddm.target import Target
 
 _LOOKS, _MEMBERS = 4, 64
 """Checkpoints and samples of a group at which its own curvature is looked at."""
-
-_BATCH = 128
-"""Samples whose gradient is taken at once."""
 
 _FRESH = 1024
 """Rows of curvature that lengths are found with."""
@@ -50,6 +49,7 @@ class Responses:
     settings:    checkpoints, samples a group, curvature rows, memory and seed
     checkpoints: others than the settings say
     damped:      λ in units of its default
+    engine:      where pulls are computed
     """
 
     def __init__(
@@ -59,8 +59,9 @@ class Responses:
         settings: Settings,
         checkpoints: Sequence[int] | None = None,
         damped: float = 1.0,
+        engine: Engine = None,
     ) -> None:
-        self.target, self.samples, self.settings = target, samples, settings
+        self.target, self.samples, self.settings, self.engine = target, samples, settings, engine
         self.checkpoints = list(checkpoints or real_checkpoints(settings, len(target.trajectory) - 1))
         self.weights = pooled_weights(target, self.checkpoints)
         self._damping = damped * dampings(target, samples)
@@ -79,15 +80,8 @@ class Responses:
 
     def pulls(self, members: Sequence[np.ndarray], advance: Advance = lambda amount: None) -> Tensor:
         """ḡ_κ ``(B, P)`` of groups given by position; ``advance`` counts samples passed forward and back."""
-        pulls = torch.zeros(len(members), self.target.flat.size).to(self.target.theta)
-        for t, weight in zip(self.checkpoints, self.weights.tolist(), strict=True):
-            theta, fixed = self.target.at(t)
-            for row, group in enumerate(members):
-                rows = self.used(group)
-                share = weight * len(group) / len(self.samples)
-                pulls[row] += share * loss_gradient(self.target, theta, fixed, *self.samples.batch(rows), _BATCH)
-                advance(len(rows))
-        return pulls
+        groups = [Pulled(self.used(rows), len(rows) / len(self.samples)) for rows in members]
+        return pulls_of(self.target, self.samples, self.checkpoints, self.weights, groups, self.engine, advance)
 
     @property
     def _looks(self) -> np.ndarray:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ddm import progress
 from ddm.datasets.samples import Samples
+from ddm.engine import Engine
 from ddm.matching.blocks import Block, class_members
 from ddm.matching.encoding import Encoder, Encoding
 from ddm.matching.response import Responses
@@ -34,11 +35,11 @@ _PROBES = 8
 class ResponseWork:
     """Response matching of blocks of groups. The first block chooses the images that all share."""
 
-    def __init__(self, target: Target, samples: Samples, settings: Settings) -> None:
+    def __init__(self, target: Target, samples: Samples, settings: Settings, engine: Engine = None) -> None:
         self.target, self.samples, self.settings = target, samples, settings
         if target.recipe is not None and target.recipe.optimizer == "adam":
             progress.note("Response matching of a target that Adam trained agrees poorly with retraining: audit it.")
-        self.responses = Responses(target, samples, settings)
+        self.responses = Responses(target, samples, settings, engine=engine)
         self.encoder = Encoder(target, samples, settings)
         self.images: Tensor | None = None
         self._overlooked: float | None = None

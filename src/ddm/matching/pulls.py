@@ -1,0 +1,97 @@
+"""The pulls ḡ_κ = (n_κ/n) Σ_t ω_t ∇L(θ_t; D_κ) of groups, a few groups a piece, wherever the pieces run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ddm import engine
+from ddm.clusters import Place
+from ddm.datasets.samples import Samples
+from ddm.gradients import loss_gradient
+from ddm.progress import Advance
+from ddm.target import Target
+
+_BATCH = 128
+"""Samples whose gradient is taken at once."""
+
+_GROUPS, _NUMBERS = 4, 2**24
+"""Groups of a piece, and numbers that it returns, at most."""
+
+_LITTLE = 2**31
+"""Samples passed forward and back × parameters that are not worth starting processes for."""
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """A group whose pull is wanted: the positions of the samples that its gradient is taken of, and n_κ/n."""
+
+    rows: np.ndarray
+    share: float
+
+
+def pulls_of(
+    target: Target,
+    samples: Samples,
+    checkpoints: Sequence[int],
+    weights: Tensor,
+    groups: Sequence[Pulled],
+    where: engine.Engine = None,
+    advance: Advance = lambda amount: None,
+) -> Tensor:
+    """ḡ ``(B, P)`` with weights ω ``(T,)`` of T checkpoints; ``advance`` counts samples passed forward and back.
+
+    Little work, that of a GPU and that of a piece stays in this process unless ``where`` says otherwise.
+    """
+    pulls = torch.zeros(len(groups), target.flat.size).to(target.theta)
+    work = len(checkpoints) * target.flat.size * sum(len(group.rows) for group in groups)
+    if where is None and (work < _LITTLE or target.device.type != "cpu" or engine.inside()):
+        where = "serial"
+    each = max(1, min(_GROUPS, _NUMBERS // target.flat.size))
+    pieces = [_Some(start, tuple(groups[start : start + each])) for start in range(0, len(groups), each)]
+    pull = _Pull(*_at_hand(target, checkpoints, Place.of(where)), weights.tolist(), samples)
+    for start, found in engine.each(pull, pieces, engine=where, what=None):
+        pulls[start : start + len(found)] = found.to(pulls)
+        advance(len(checkpoints) * sum(len(group.rows) for group in groups[start : start + len(found)]))
+    return pulls
+
+
+def _at_hand(target: Target, checkpoints: Sequence[int], place: Place) -> tuple[Target, Sequence[int]]:
+    """The target with what a worker needs of its trajectory: files that it can read, or a few checkpoints."""
+    if place.kind == "serial" or (target.trajectory.directory is not None and not place.remote):
+        return target, checkpoints
+    return target.following(target.trajectory.some(checkpoints)), range(len(checkpoints))
+
+
+@dataclass(frozen=True)
+class _Some:
+    """Some of the groups, from number ``start`` on."""
+
+    start: int
+    groups: tuple[Pulled, ...]
+
+    def __str__(self) -> str:
+        return f"groups {self.start} to {self.start + len(self.groups) - 1}"
+
+
+@dataclass(frozen=True)
+class _Pull:
+    """Finds the pulls ``(b, P)`` of some groups, and says from which number on."""
+
+    target: Target
+    checkpoints: Sequence[int]
+    weights: Sequence[float]
+    samples: Samples
+
+    def __call__(self, some: _Some) -> tuple[int, Tensor]:
+        pulls = torch.zeros(len(some.groups), self.target.flat.size).to(self.target.theta)
+        for t, weight in zip(self.checkpoints, self.weights, strict=True):
+            theta, fixed = self.target.at(t)
+            for row, group in enumerate(some.groups):
+                batch = self.samples.batch(group.rows)
+                pulls[row] += weight * group.share * loss_gradient(self.target, theta, fixed, *batch, _BATCH)
+        return some.start, pulls.cpu()
