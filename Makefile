@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 # Root needs no sudo, and a container may have none.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: demo test test-browser lint bench docs clean
+.PHONY: demo test test-browser test-faults lint bench docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/ddm demo --out runs/demo
@@ -20,6 +20,9 @@ test-browser: $(VENV)/.installed-dev
 	command -v chromium >/dev/null || { $(SUDO) apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -qq -y --no-install-recommends chromium >/dev/null; }
 	$(BIN)/pytest tests/browser -n 0
+
+test-faults: $(VENV)/.installed-dev
+	$(BIN)/pytest tests/faults
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
