@@ -10,7 +10,7 @@ Woodbury's identity, the rows made again slice by slice of the parameters where 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 import torch
@@ -22,14 +22,15 @@ from ddm.gradients import output_gradients
 from ddm.progress import Advance
 from ddm.target import Loss, Target
 
-_BATCH, _NUMBERS = 64, 2**27
+_BATCH, _NUMBERS = 64, 2**25
 """Samples whose rows are made at once, and numbers in these, at most."""
 
-_MOST_ROWS, _FEWEST_ROWS = 16384, 1024
+_MOST_ROWS, _FEWEST_ROWS, _LARGE = 16384, 1024, 2**20
 _WORK, _WORK_PER_PASS = 2e12, 2e3
 """Rows by default: as many as a dense solve takes that makes _WORK multiplications (half a minute on a core), and no
 more than _WORK_PER_PASS a parameter for each sample that the training passed (two trainings of a small network), within
-these bounds; and no more than one a sample and checkpoint."""
+these bounds, the lower one less for networks of more than _LARGE parameters; and no more than one a sample and
+checkpoint."""
 
 
 _MOST_SLICES = 64
@@ -157,8 +158,8 @@ class Curvature:
         """R Λ⁻¹ Rᵀ ``(M, M)`` in double precision: the identity subtracts nearly equal vectors."""
         total = torch.zeros(self.count, self.count, dtype=torch.float64, device=self._scale.device)
         for columns in self._slices:
-            part = torch.cat([rows[:, columns] * self._scale[columns] for rows in self.rows(advance)])
-            total += _gram(part).double()
+            scaled = (rows[:, columns] * self._scale[columns] for rows in self.rows(advance))
+            total += _gram(stacked(scaled, self.count)).double()
         return total
 
 
@@ -168,12 +169,28 @@ def affordable(size: int, passed: int) -> int:
     MP² or M²P, whichever the solve takes, is what is affordable.
     """
     work = min(_WORK, _WORK_PER_PASS * passed * size)
-    return int(min(_MOST_ROWS, max(_FEWEST_ROWS, work / size**2, (work / size) ** 0.5)))
+    return int(min(_MOST_ROWS, max(shrunk(_FEWEST_ROWS, size), work / size**2, (work / size) ** 0.5)))
+
+
+def shrunk(rows: int, size: int) -> int:
+    """Fewer rows for networks of many parameters, whose rows do not fit the memory and are made again and again."""
+    return int(rows * min(1.0, _LARGE / size) ** 0.5)
 
 
 def _passed(target: Target, samples: Samples) -> int:
     """Samples that the training passed forward and back, as if a checkpoint were an epoch where no recipe says."""
     return len(samples) * (len(target.trajectory) - 1 if target.recipe is None else target.recipe.epochs)
+
+
+def stacked(parts: Iterable[Tensor], count: int) -> Tensor:
+    """``count`` rows that come in parts, as one matrix: never held twice, unlike by ``torch.cat``."""
+    total, start = torch.empty(0), 0
+    for part in parts:
+        if not start:
+            total = part.new_empty(count, *part.shape[1:])
+        total[start : start + len(part)] = part
+        start += len(part)
+    return total
 
 
 def slices(size: int, width: int) -> list[slice]:

@@ -61,9 +61,10 @@ def output_gradients(
         return rows
 
     size = together(target, cotangents.shape[1])
-    with contextlib.suppress(RuntimeError):  # networks that cannot be vectorised
-        parts = zip(x.split(size), cotangents.split(size), strict=True)
-        return torch.cat([vmap(one)(inputs, vectors).detach() for inputs, vectors in parts])
+    if size > 1:
+        with contextlib.suppress(RuntimeError):  # networks that cannot be vectorised
+            parts = zip(x.split(size), cotangents.split(size), strict=True)
+            return torch.cat([vmap(one)(inputs, vectors).detach() for inputs, vectors in parts])
     pairs = zip(x, cotangents, strict=True)
     return torch.stack([_one_by_one(target, theta, fixed, inputs, vectors) for inputs, vectors in pairs])
 
@@ -74,11 +75,15 @@ def together(target: Target, each: int) -> int:
 
 
 def _one_by_one(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], inputs: Tensor, vectors: Tensor) -> Tensor:
-    """Jᵀa ``(c, P)`` of one input without vectorising."""
-    theta = theta.detach().requires_grad_()
+    """Jᵀa ``(c, P)`` of one input without vectorising, and without passing through θ as one vector, which is slower."""
+    trained = {name: part.detach().requires_grad_() for name, part in target.flat.unflatten(theta).items()}
     with torch.enable_grad():
-        outputs = target.flat(theta, fixed, inputs[None])[0]
-    return torch.stack([torch.autograd.grad(outputs, theta, vector, retain_graph=True)[0] for vector in vectors])
+        outputs = target.flat.apply(trained, fixed, inputs[None])[0]
+    rows = torch.empty(len(vectors), target.flat.size).to(theta)
+    for row, vector in zip(rows, vectors, strict=True):
+        found = torch.autograd.grad(outputs, list(trained.values()), vector, retain_graph=True, materialize_grads=True)
+        torch.cat([part.flatten() for part in found], out=row)
+    return rows
 
 
 def jacobian(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor) -> Tensor:

@@ -63,13 +63,17 @@ class FlatNetwork:
 
     def __call__(self, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Logits ``(b, L)`` of inputs ``(b, ...)`` at θ."""
+        return self.apply(self.unflatten(theta), fixed, x)
+
+    def apply(self, trained: Mapping[str, Tensor], fixed: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Logits ``(b, L)`` of inputs ``(b, ...)`` with parameters by name."""
         if x.is_floating_point():
-            x = x.to(theta.dtype)
+            x = x.to(next(iter(trained.values())).dtype)
         if self.network.training:
             self.network.eval()
         # Of the kinds of attention only this one can be differentiated twice on a CPU.
         with sdpa_kernel(SDPBackend.MATH):
-            logits: Tensor = functional_call(self.network, {**fixed, **self.unflatten(theta)}, (x,))
+            logits: Tensor = functional_call(self.network, {**fixed, **trained}, (x,))
         return logits
 
     def module(self, theta: Tensor, fixed: Mapping[str, Tensor]) -> nn.Module:

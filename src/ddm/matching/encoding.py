@@ -21,22 +21,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddm.curvature import Curvature, slices
+from ddm.curvature import Curvature, shrunk, slices, stacked
 from ddm.datasets.samples import Samples
 from ddm.gradients import jacobian, together
 from ddm.matching.settings import Settings
 from ddm.target import Target
 
 _REFERENCES, _CHECKS = 2048, 512
-"""Rows of A, and of A' that checks it, for networks of up to _LARGE parameters."""
+"""Rows of A, and of A' that checks it; fewer for networks of many parameters."""
 
 _EUCLIDEAN, _RIDGE = 0.1, 1e-5
 """μ, and the ridge of the least squares, each relative to the mean of the diagonal that it is added to."""
 
 _FIRST, _MOST = 1024, 4096
-"""Rows of J(x̃), images × classes, that a bank starts with and may grow to, likewise."""
-
-_LARGE = 2**20
+"""Rows of J(x̃), images × classes, that a bank starts with and may grow to; fewer likewise."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +56,8 @@ class Encoder:
     def __init__(self, target: Target, samples: Samples, settings: Settings) -> None:
         self.target, self.samples, self.settings = target, samples, settings
         last = [len(target.trajectory) - 1]
-        self.references = _shrunk(_REFERENCES, target.flat.size)
-        rows = self.references + _shrunk(_CHECKS, target.flat.size)
+        self.references = shrunk(_REFERENCES, target.flat.size)
+        rows = self.references + shrunk(_CHECKS, target.flat.size)
         self.metric = Curvature(target, samples, last, torch.ones(1), 1.0, rows, settings.memory / 4, settings.seed + 1)
         self.classes = target.outputs(samples.batch([0])[0]).shape[1]
         self._bank: _Bank | None = None
@@ -67,7 +65,7 @@ class Encoder:
     @property
     def first(self) -> int:
         """Images that a bank starts with."""
-        return self.settings.bank or max(2, _shrunk(_FIRST, self.target.flat.size) // self.classes)
+        return self.settings.bank or max(2, shrunk(_FIRST, self.target.flat.size) // self.classes)
 
     def slices(self, count: int) -> list[slice]:
         """Parts of the parameters whose columns of J, of ``count`` images, fit half of the memory."""
@@ -82,9 +80,12 @@ class Encoder:
         return jacobian + self.metric.nbytes + 8 * rows * (2 * rows + self.metric.count)
 
     def choose(self, responses: Tensor) -> tuple[Tensor, Encoding]:
-        """As few images ``(B, ...)`` as encode responses ``(K, P)`` well enough, or as many as are asked for."""
-        most = max(2, self.first, _shrunk(_MOST, self.target.flat.size, 1.0) // self.classes)
+        """As few images ``(B, ...)`` as encode responses ``(K, P)`` well enough, or as many as are asked for.
+
+        A bank that does not fit the memory does not grow: what it takes grows with its square.
+        """
         count = self.first
+        most = max(count, _MOST // self.classes) if len(self.slices(count)) == 1 else count
         while True:
             images = self.images(count)
             encoding = self.encode(images, responses)
@@ -132,7 +133,7 @@ class Encoder:
         bank = _Bank.empty(images, size, self.metric.count)
         parts = self.slices(len(images))
         for columns in parts:
-            jacobian = torch.cat([part[:, columns] for part in self._jacobians(bank)])
+            jacobian = stacked((part[:, columns] for part in self._jacobians(bank)), size)
             bank.add(jacobian, (part[:, columns] for part in self.metric.rows()), self.references)
         if len(parts) == 1:
             bank.jacobian = jacobian
@@ -183,8 +184,3 @@ class _Bank:
 def _products(parts: Iterator[Tensor], responses: Tensor) -> Tensor:
     """Rows ``(b, P)`` in parts times responses ``(K, P)``: ``(M, K)`` in double precision."""
     return torch.cat([(part @ responses.T).cpu().double() for part in parts])
-
-
-def _shrunk(rows: int, size: int, power: float = 0.5) -> int:
-    """Fewer rows for networks of many parameters, that are made again for each slice of them."""
-    return max(1, int(rows * min(1.0, _LARGE / size) ** power))
