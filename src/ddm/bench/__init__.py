@@ -18,6 +18,7 @@ from ddm.bench import (
     noise,
     recipes,
     scaling,
+    speed,
     transfer,
     unlearning,
     useless,
@@ -46,6 +47,7 @@ BENCHES: dict[str, Callable[[Problem], Report]] = {
     "recipes": recipes.run,
     "fidelity": fidelity.run,
     "scaling": scaling.run,
+    "speed": speed.run,
 }
 """Each makes a report of a problem."""
 

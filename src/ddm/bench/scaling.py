@@ -6,8 +6,7 @@ import multiprocessing
 import resource
 import statistics
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
@@ -21,12 +20,15 @@ from ddm import engine
 from ddm.bench.problem import Problem
 from ddm.bench.report import Report, Row
 from ddm.bench.setup import Setup
+from ddm.bench.timing import timed
 from ddm.datamodel import DistilledDatamodel
 from ddm.datasets.samples import Data, Samples
 from ddm.files import read_json, write_json
 from ddm.matching import distil
-from ddm.partition import kmeans, make_partition
+from ddm.partition import make_partition
 from ddm.progress import bar
+from ddm.recipe import Recipe
+from ddm.training import train
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -137,7 +139,9 @@ def _kept(setup: Setup, work: Path, parts: int) -> Row:
     """The figures of a fit, measured once."""
     path = work / f"scaling-{setup.key()}-{parts}.json"
     if not path.exists():
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__, "sklearn.cluster"])  # what they import takes seconds
+        with ProcessPoolExecutor(1, context) as process:
             write_json(path, process.submit(measured, setup, work, parts).result())
     found: Row = read_json(path)
     return found
@@ -146,25 +150,21 @@ def _kept(setup: Setup, work: Path, parts: int) -> Row:
 def measured(setup: Setup, work: Path, parts: int) -> Row:
     """The figures of a fit in this process, which does nothing else."""
     problem = Divided(setup, work, parts)
-    kmeans(problem.train[:2], np.zeros((2, 1)), 1)  # what it imports takes seconds
     with engine.one_thread():
-        training = _training(problem)
-        partition, clustering = _timed(
-            lambda: make_partition(problem.target, problem.train, setup.partition, setup.clusters, None, setup.seed)
+        training = training_seconds(problem)
+        target, samples, settings = problem.target, problem.train, setup.settings
+        partition, clustering = timed(
+            lambda: make_partition(target, samples, setup.partition, setup.clusters, seed=setup.seed)
         )
-        (synset, upper), matching = _timed(
-            lambda: distil(problem.target, problem.train, partition, setup.settings, engine="serial")
-        )
-        datamodel = DistilledDatamodel(
-            problem.target, partition, synset, upper, setup.settings, problem.train.fingerprint()
-        )
+        (synset, upper), matching = timed(lambda: distil(target, samples, partition, settings, engine="serial"))
+        datamodel = DistilledDatamodel(target, partition, synset, upper, settings, samples.fingerprint())
         question = _question(datamodel, problem.data.test)
     return {
-        "n": len(problem.train),
+        "n": len(samples),
         "K": len(partition),
-        "P": problem.target.flat.size,
+        "P": target.flat.size,
         "L": len(problem.data.classes),
-        "T": min(setup.settings.checkpoints, len(problem.target.trajectory)),
+        "T": min(settings.checkpoints, len(target.trajectory)),
         "B": synset.images.shape[1],
         "training": training,
         "partition": clustering,
@@ -176,11 +176,12 @@ def measured(setup: Setup, work: Path, parts: int) -> Row:
     }
 
 
-def _training(problem: Problem) -> float:
+def training_seconds(problem: Problem) -> float:
     """Seconds of the target's training, kept from the time when it was trained."""
     path = problem.target_folder / "seconds.json"
+    train(problem.network, problem.train[:2], Recipe(epochs=1))  # what an optimiser imports takes seconds
     if not path.exists():
-        _, seconds = _timed(lambda: problem.target)
+        _, seconds = timed(lambda: problem.target)
         write_json(path, {"seconds": seconds})
     return float(read_json(path)["seconds"])
 
@@ -188,15 +189,8 @@ def _training(problem: Problem) -> float:
 def _question(datamodel: DistilledDatamodel, test: Samples) -> float:
     """Seconds of one more question, the median of some."""
     datamodel.attribute(test[0])
-    times = [_timed(partial(datamodel.attribute, test[index % len(test)]))[1] for index in range(1, _QUESTIONS + 1)]
+    times = [timed(partial(datamodel.attribute, test[index % len(test)]))[1] for index in range(1, _QUESTIONS + 1)]
     return statistics.median(times)
-
-
-def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """What some work gives, and the processor's seconds."""
-    started = time.process_time()
-    found = work()
-    return found, time.process_time() - started
 
 
 def _peak() -> int:
