@@ -112,6 +112,18 @@ def test_the_synset_does_not_depend_on_how_groups_are_blocked(target, digits, pa
             torch.testing.assert_close(one.targets, two.targets, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("matching", ["reverse", "forward"])
+def test_blocks_matched_in_processes_give_the_bits_of_those_matched_here(target, digits, partition, matching):
+    here, there = (
+        distil(target, digits.train, partition, Settings(matching=matching, steps=STEPS), engine=engine)
+        for engine in ("serial", "processes")
+    )
+    for one, other in zip(here, there, strict=True):
+        assert one.names == other.names
+        for part in ("images", "targets", "lengths", "alignment"):
+            assert torch.equal(getattr(one, part), getattr(other, part))
+
+
 @given(
     st.lists(st.integers(1, 6), min_size=1, max_size=8).flatmap(
         lambda sizes: st.tuples(st.just(sizes), st.integers(1, 40), st.booleans())

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import ddm
 from ddm.counterfactual import Counterfactuals
 from ddm.datasets.samples import Samples
-from ddm.gradients import loss_gradient
+from ddm.gradients import loss_gradient, output_gradients
 from ddm.matching import Settings, distil
 from ddm.matching.blocks import Block
 from ddm.matching.encoding import Encoder
@@ -147,6 +147,32 @@ def test_encoding_errors_shrink_with_the_bank_and_are_measured_on_unseen_inputs(
         errors.append(float(encoding.error.mean()))
     assert errors[1] < 0.1
     assert errors[1] < errors[0] / 2
+
+
+def test_a_bank_made_in_slices_of_the_parameters_encodes_as_one_that_fits_the_memory(target, digits, partition):
+    work = ResponseWork(target, digits.train, QUICK)
+    found = work.responses_of(partition, None, everything(partition))
+    encoders = [Encoder(target, digits.train, replace(QUICK, bank=32, memory=memory)) for memory in (1.0, 1e-3)]
+    assert [len(encoder.slices(32)) > 1 for encoder in encoders] == [False, True]
+    (images, whole), (_, sliced) = (encoder.choose(found) for encoder in encoders)
+    torch.testing.assert_close(sliced.residuals, whole.residuals, rtol=1e-3, atol=1e-3 * float(whole.residuals.max()))
+    later = encoders[1].encode(images, found[4:6])
+    torch.testing.assert_close(later.residuals, sliced.residuals[4:6], rtol=1e-3, atol=1e-6)
+
+
+def test_a_bank_that_does_not_fit_the_memory_does_not_grow(target, digits, partition):
+    found = ResponseWork(target, digits.train, QUICK).responses_of(partition, None, everything(partition))
+    strict = replace(QUICK, tolerance=1e-6)
+    sizes = [len(Encoder(target, digits.train, replace(strict, memory=m)).choose(found)[0]) for m in (1.0, 1e-3)]
+    assert sizes[0] > sizes[1]
+
+
+def test_rows_are_the_same_one_by_one_as_together(target, digits, monkeypatch):
+    x, vectors = digits.train.batch(range(3))[0], torch.randn(3, 2, 10)
+    together = output_gradients(target, target.theta, target.fixed, x, vectors)
+    monkeypatch.setattr("ddm.gradients._TOGETHER", 1)
+    alone = output_gradients(target, target.theta, target.fixed, x, vectors)
+    torch.testing.assert_close(alone, together, rtol=1e-4, atol=1e-6)
 
 
 def test_a_synset_moves_the_target_as_its_encoding_says(target, digits, synsets):

@@ -194,11 +194,18 @@ def _said(error: Exception) -> str:
 def _attempt(work: Callable[[Piece], Result], piece: Piece, number: int) -> _Outcome[Result]:
     """What becomes of a piece: an error is told, not raised, since one that is raised ends its neighbours."""
     try:
-        return _Done(number, alone(work, piece))
+        with _next_gpu(number):
+            return _Done(number, alone(work, piece))
     except InputError as error:
         return _Failed(number, str(error), "", refused=True)
     except Exception as error:
         return _Failed(number, _said(error), traceback.format_exc())
+
+
+def _next_gpu(number: int) -> contextlib.AbstractContextManager[Any]:
+    """Where there are several GPUs pieces take them in turn: ``cuda`` without a number is then another for each."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return torch.cuda.device(number % count) if count > 1 else contextlib.nullcontext()
 
 
 class _Here(Generic[Piece, Result]):

@@ -80,8 +80,9 @@ def run(problem: Problem) -> Report:
     points = list(_points(problem.setup, len(problem.train)))
     rows: list[Row] = []
     with bar("fits", len(points)) as advance:
-        for axis, setup, parts in points:
-            rows.append({"axis": AXES[axis], "symbol": axis} | _kept(setup, problem.work, parts))
+        for number, (axis, setup, parts) in enumerate(points):
+            name = {"method": f"{axis}, fit {number}", "title": AXES[axis], "symbol": axis}
+            rows.append(name | _kept(setup, problem.work, parts))
             advance(1)
     grown = {f"exponent of {axis}": _exponent(rows, axis, "fit") for axis in AXES}
     groups = [row for row in rows if row["symbol"] == "K"]
@@ -90,7 +91,7 @@ def run(problem: Problem) -> Report:
         f"How a fit grows: {problem.setup.data}, {problem.setup.model}",
         rows,
         {
-            "axis": "what grows",
+            "title": "what grows",
             **{axis: axis for axis in AXES},
             "training": "training, s",
             "partition": "clustering, s",
