@@ -86,6 +86,8 @@ def _local_only(folder: Path) -> Iterator[None]:
     before = dict(os.environ)
     os.environ |= {
         "GRADIO_ANALYTICS_ENABLED": "False",
+        "GRADIO_ANALYTICS_MAX_EVENTS": "1",  # statistics of all answers that nobody sees, and that are else made
+        "GRADIO_ANALYTICS_CACHE_FREQUENCY": str(2**62),  # again after each answer
         "GRADIO_TEMP_DIR": str(folder),
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HUB_OFFLINE": "1",
