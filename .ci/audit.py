@@ -27,7 +27,8 @@ def main() -> None:
         return
     found = [(package, each) for package in packages for each in package.get("vulns", [])]
     for package, each in found:
-        print(f"{package['name']} {package['version']}: {each['id']}, fixed in {', '.join(each['fix_versions']) or '-'}")
+        fixed = ", ".join(each["fix_versions"]) or "no version"
+        print(f"{package['name']} {package['version']}: {each['id']}, fixed in {fixed}.")
     left_out = [package["name"] for package in packages if "skip_reason" in package]
     print(f"{len(packages)} packages, {len(left_out)} of them unknown to the database: {len(found)} vulnerabilities.")
     sys.exit(1 if found or left_out else 0)
