@@ -48,17 +48,8 @@ def test_pip_refuses_a_file_with_another_hash(tmp_path):
     wheel = tmp_path / "mdurl-0.1.2-py3-none-any.whl"
     wheel.write_bytes(b"not what was locked")
     (tmp_path / "lock.txt").write_text(text, encoding="utf-8")
-    words = "install --dry-run --no-deps --no-index --require-hashes --find-links".split()
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        *words,
-        str(tmp_path),
-        "-r",
-        str(tmp_path / "lock.txt"),
-        "--force-reinstall",
-    ]
+    words = ["install", "--dry-run", "--force-reinstall", "--no-deps", "--no-index", "--require-hashes"]
+    command = [sys.executable, "-m", "pip", *words, f"--find-links={tmp_path}", "-r", str(tmp_path / "lock.txt")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "DO NOT MATCH THE HASHES" in done.stderr
