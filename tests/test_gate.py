@@ -1,5 +1,6 @@
 """Who may ask what of the explorer's server: real requests to a real one."""
 
+import gc
 import io
 import os
 import re
@@ -362,6 +363,25 @@ def test_only_some_visits_and_questions_are_kept(opened):
     blocks = page.Page(opened).blocks
     assert blocks.state_session_capacity < 1000
     assert blocks._queue.max_size < 1000
+
+
+def test_a_long_visit_takes_no_more_memory(client):
+    import gradio as gr
+
+    def controls():
+        gc.collect()
+        return sum(isinstance(each, gr.Number | gr.Dropdown | gr.CheckboxGroup) for each in gc.get_objects())
+
+    visitor = Visitor(client)
+    visitor.open("?index=0")
+    kept = []
+    for _ in range(3):
+        for number in (1, 2, 3):
+            visitor.use("ddm-index", "submit", number)
+        visitor.use("ddm-objective", "input", "loss")
+        visitor.use("ddm-objective", "input", "prediction")
+        kept.append(controls())
+    assert kept[1] == kept[2]
 
 
 def test_one_retraining_at_a_time(client, opened):

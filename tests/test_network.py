@@ -76,7 +76,7 @@ def test_importing_asks_nothing_of_the_network(blocked, refused):
 
 
 def test_commands_ask_nothing_of_the_network(blocked, refused, run, tmp_path):
-    done(blocked, "-m", "ddm.cli", "audit", run, "--retrain", "2", "--seeds", "1")
+    done(blocked, "-m", "ddm.cli", "audit", run, "--retrain", "2")
     done(blocked, "-m", "ddm.cli", "attribute", run, "--index", "0", "--plot", tmp_path / "effects.png")
     done(blocked, "-m", "ddm.cli", "trace", run, "--index", "0", "--samples", "2")
     done(blocked, "-m", "ddm.cli", "report", run, "--out", tmp_path / "report.html")

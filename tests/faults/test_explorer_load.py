@@ -165,5 +165,4 @@ def test_fifty_sessions_get_their_own_answers_and_memory_does_not_grow(run, serv
     half = len(resident) // 2
     first, second = median(resident[:half]), median(resident[half:])
     print(f"resident: {first / 2**20:.0f} MB, then {second / 2**20:.0f} MB")
-    print([v >> 20 for v in resident[::5]])
     assert second - first < MOST_GROWTH, [value // 2**20 for value in resident]

@@ -49,13 +49,28 @@ Updates = dict[Any, Any]
 """New values of components."""
 
 
+class Blocks(gr.Blocks):
+    """Gradio's, without what it forgets to forget: each version of a control that a visitor has used."""
+
+    async def preprocess_data(
+        self, block_fn: Any, inputs: list[Any], state: Any, explicit_call: bool = False
+    ) -> list[Any]:
+        """The values of controls, as Gradio finds them."""
+        found: list[Any] = await super().preprocess_data(block_fn, inputs, state, explicit_call)
+        if state is not None:
+            for number in state.blocks_config.blocks.keys() - self.blocks.keys():
+                del state.blocks_config.blocks[number]
+                state.config_values.pop(number, None)
+        return found
+
+
 class Page:
     """The components of a page and what they do, for one opened run."""
 
     def __init__(self, opened: Opened) -> None:
         self.opened = opened
         title = f"ddm explore {opened.run.name}"
-        with gr.Blocks(title=title, analytics_enabled=False, delete_cache=(_KEPT // 10, _KEPT)) as self.blocks:
+        with Blocks(title=title, analytics_enabled=False, delete_cache=(_KEPT // 10, _KEPT)) as self.blocks:
             self._lay_out()
             self._connect()
         self.blocks.state_session_capacity = _MOST_VISITORS
