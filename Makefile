@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 # Root needs no sudo, and a container may have none.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: demo test test-browser test-faults lint bench docs clean
+.PHONY: demo test test-browser test-faults lint bench docs lock audit sbom clean
 
 demo: $(VENV)/.installed
 	$(BIN)/ddm demo --out runs/demo
@@ -36,18 +36,41 @@ bench: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# The hashes that pip checks, anew from constraints.txt.
+lock: $(VENV)/.installed-dev $(VENV)/tools
+	$(BIN)/python .ci/lock.py $(VENV)/tools/bin/uv
+
+# Known vulnerabilities of what is locked, where their database can be reached.
+audit: $(VENV)/tools
+	$(VENV)/tools/bin/python .ci/audit.py
+
+# What the environment is made of, as a CycloneDX document.
+sbom: $(VENV)/.installed-dev $(VENV)/tools
+	mkdir -p dist
+	$(VENV)/tools/bin/cyclonedx-py environment --pyproject pyproject.toml -o dist/sbom.cdx.json $(BIN)/python
+	@echo dist/sbom.cdx.json
+
+$(VENV)/tools: | $(BIN)/pip
+	$(BIN)/python -m venv $@ >/dev/null 2>&1 || { $(PYTHON) -m venv --without-pip $@ && \
+	  $(PYTHON) -m pip --python $@/bin/python install -q pip; }
+	$@/bin/python -m pip install -q uv==0.13.7 pip-audit==2.10.1 cyclonedx-bom==7.5.0 || { rm -rf $@; false; }
+
 # Where Debian's python3-venv is missing, pip is put into the environment from outside.
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV) >/dev/null || { rm -rf $(VENV); $(PYTHON) -m venv --without-pip $(VENV) && \
 	  $(PYTHON) -m pip --python $(BIN)/python install -q pip; }
 
-$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
+# What is locked is checked by its hashes and comes first; the other lines find it there. torch has no hashes: every kind
+# of accelerator has files of its own.
+$(VENV)/.installed: pyproject.toml constraints.txt requirements/report.txt | $(BIN)/pip
+	$(BIN)/pip install -q --no-deps --require-hashes -r requirements/report.txt
 	$(BIN)/pip install -q -c constraints.txt torch==2.13.0
-	$(BIN)/pip install -q -c constraints.txt -e '.[report]'
+	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[report]'
 	touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+$(VENV)/.installed-dev: $(VENV)/.installed requirements/dev.txt
+	$(BIN)/pip install -q --no-deps --require-hashes -r requirements/dev.txt
+	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[dev]'
 # kronfluence asks for torchvision without using it, and one that was built for another torch cannot be imported.
 	$(BIN)/pip uninstall -q -y torchvision
 	touch $@

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -40,8 +41,15 @@ def asked(run) -> tuple[ddm.DistilledDatamodel, Data]:
 @pytest.fixture(scope="session")
 def site(run):
     """The address of the page while the command serves it."""
+    with served(run) as address:
+        yield address
+
+
+@contextmanager
+def served(run, **variables):
+    """The same with some variables in the command's environment."""
     command = [sys.executable, "-m", "ddm.cli", "explore", str(run), "--no-open"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | variables
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as server:
@@ -253,6 +261,18 @@ def test_visitors_do_not_see_each_others_choices(site, watched):
         choose(other, "ddm-objective", "how far the prediction moves")
         at(other, "objective=prediction")
         expect(other.locator("[data-removal]")).to_contain_text("Nothing is removed")
+
+
+def test_the_address_with_the_token_opens_the_page_and_hides_it(run, watched):
+    token = "letters-and-digits-0123456789"
+    with served(run, DDM_TOKEN=token) as address, watched() as page:
+        opened(page, f"{address}?index=3&token={token}")
+        expect(page.locator("[data-verdict]")).to_contain_text("Test image 3")
+        at(page, "index=3")
+        assert token not in page.url
+        assert token not in page.evaluate("document.cookie + document.documentElement.outerHTML")
+        tick(page, strongest(page))
+        expect(page.locator("[data-removal]")).to_contain_text("Without")
 
 
 def test_nonsense_in_the_address_gets_a_sentence(site, watched):

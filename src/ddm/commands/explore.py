@@ -8,7 +8,6 @@ import typer
 
 from ddm import run as runs
 from ddm.commands.options import DataName, Device, Root, Run
-from ddm.errors import InputError
 from ddm.words import console
 
 
@@ -17,7 +16,13 @@ def explore(
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Of the page; default the first free one from 7860.")
     ] = None,
-    host: Annotated[str, typer.Option(help="127.0.0.1: the page stays on this machine.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="The default keeps the page on this machine; with another, visitors need a token.")
+    ] = "127.0.0.1",
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="DDM_TOKEN", help="What visitors need; with --host and without one, one is made."),
+    ] = None,
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
     data: DataName = None,
     root: Root = None,
@@ -27,12 +32,11 @@ def explore(
     from ddm.explorer import serving
     from ddm.explorer.opened import Opened
 
-    if host != serving.HOST:
-        raise InputError(
-            f"the page shows training data, so it stays on this machine: leave out --host, or give {serving.HOST}."
-        )
     datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
-    with serving.served(Opened(run, datamodel, dataset), port, browser=open_) as address:
+    opened = Opened(run, datamodel, dataset)
+    with serving.served(opened, port, host=host, token=token, browser=open_) as address:
         console().print(f"Explore {run} at {address} (Ctrl-C ends it).")
+        if host != serving.HOST:
+            console().print("Whoever has the token sees training images. Nothing is encrypted on the way.")
         serving.wait()
     serving.leave()

@@ -224,15 +224,25 @@ def compare(opened: Opened, state: State) -> Comparison:
     """Really retrain without the removed groups, all at once, and set it beside what was predicted."""
     if not state.remove:
         raise InputError("no group is removed: tick one first.")
-    asked, partition = ask(opened, state), opened.datamodel.partition
-    tested = opened.data.test.batch(opened.rows)[0]
-    rows = group_rows(partition, partition.mask(state.remove)[None])
-    exact = opened.exact().outputs(rows, 0, torch.cat([asked.x, tested]))[0]
+    asked = ask(opened, state)
+    exact = _retrained(opened, state, torch.cat([asked.x, opened.data.test.batch(opened.rows)[0]]))
     logits = torch.cat([asked.logits, _logits_without(opened, state, asked), exact[:1]])
     base, predicted, true = _measured(objective(opened, state, asked), logits, asked)
     matrix = confusions(opened, state)
     right = _right(confusion(opened.labels, exact[1:].argmax(1).numpy(), opened.classes))
     return Comparison(base, (predicted - base, true - base), _probabilities(logits), (*matrix.accuracy, right))
+
+
+def _retrained(opened: Opened, state: State, x: Tensor) -> Tensor:
+    """Logits ``(n, L)`` for inputs ``x (n, ...)`` of a network that is retrained without the removed groups."""
+    partition = opened.datamodel.partition
+    rows = group_rows(partition, partition.mask(state.remove)[None])
+    if not opened.retraining.acquire(blocking=False):
+        raise InputError("another visitor's retraining is under way: try again when it has ended.")
+    try:
+        return opened.exact().outputs(rows, 0, x)[0]
+    finally:
+        opened.retraining.release()
 
 
 def _measured(measured: Objective, logits: Tensor, asked: Asked) -> list[float]:

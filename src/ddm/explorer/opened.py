@@ -31,10 +31,11 @@ class Opened:
     A network of a target is used by one thread at a time: calling it with other parameters swaps them in. So what takes
     long has a network of its own and leaves the others to quick answers.
 
-    rows:     positions ``(n,)`` of the test images that are offered and counted
-    lock:     held while ``datamodel`` is used
-    orderer:  the same datamodel, to order training samples with
-    ordering: held while that is used
+    rows:       positions ``(n,)`` of the test images that are offered and counted
+    lock:       held while ``datamodel`` is used
+    orderer:    the same datamodel, to order training samples with
+    ordering:   held while that is used
+    retraining: held while a network is retrained, one at a time
     """
 
     def __init__(self, run: Path, datamodel: DistilledDatamodel, data: Data) -> None:
@@ -43,7 +44,7 @@ class Opened:
         self.run, self.datamodel, self.data = run, datamodel, data
         count = len(data.test)
         self.rows = np.unique(np.linspace(0, count - 1, min(count, MOST_TESTED)).round().astype(int))
-        self.lock, self.ordering = threading.RLock(), threading.Lock()
+        self.lock, self.ordering, self.retraining = threading.RLock(), threading.Lock(), threading.Lock()
         self.orderer, self._retrained = _twin(datamodel), _own(datamodel.target)
         self.without = lru_cache(maxsize=4)(self._without)
         self.counts = lru_cache(maxsize=256)(self._counts)

@@ -29,6 +29,17 @@ _UNKNOWN, _PREDICTED = "unknown", "the predicted one"
 _READ_ADDRESS = "() => [null, null, window.location.search]"
 _WRITE_ADDRESS = "(query) => { window.history.replaceState(null, '', window.location.pathname + query); }"
 
+_MOST_WAITING = 200
+"""Questions of all visitors that wait for an answer; who asks more is told that the page is busy."""
+
+_MOST_VISITORS = 500
+"""Visits that are remembered, the latest ones."""
+
+_KEPT = 3600
+"""Seconds that files of pictures are kept."""
+
+_FORGOTTEN = "This visit is forgotten here, as many others came since: load the page again."
+
 _QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
 Effects = tuple[tuple[str, float], ...]
@@ -38,14 +49,32 @@ Updates = dict[Any, Any]
 """New values of components."""
 
 
+class Blocks(gr.Blocks):
+    """Gradio's, without what it forgets to forget: each version of a control that a visitor has used."""
+
+    async def preprocess_data(
+        self, block_fn: Any, inputs: list[Any], state: Any, explicit_call: bool = False
+    ) -> list[Any]:
+        """The values of controls, as Gradio finds them."""
+        found: list[Any] = await super().preprocess_data(block_fn, inputs, state, explicit_call)
+        if state is not None:
+            for number in state.blocks_config.blocks.keys() - self.blocks.keys():
+                del state.blocks_config.blocks[number]
+                state.config_values.pop(number, None)
+        return found
+
+
 class Page:
     """The components of a page and what they do, for one opened run."""
 
     def __init__(self, opened: Opened) -> None:
         self.opened = opened
-        with gr.Blocks(title=f"ddm explore {opened.run.name}", analytics_enabled=False) as self.blocks:
+        title = f"ddm explore {opened.run.name}"
+        with Blocks(title=title, analytics_enabled=False, delete_cache=(_KEPT // 10, _KEPT)) as self.blocks:
             self._lay_out()
             self._connect()
+        self.blocks.state_session_capacity = _MOST_VISITORS
+        self.blocks.queue(max_size=_MOST_WAITING)
 
     def _lay_out(self) -> None:
         self.state, self.effects = gr.State(None), gr.State(())
@@ -141,15 +170,16 @@ class Page:
         )
         self._then_rest(loaded, asks=True)
         self.save.click(self._saved, [self.state], [self.saved], **_QUIET)
-        self.compare.click(self._compared, [self.state], [self.comparison], **_QUIET)
+        # Whoever asks while another's retraining is under way is told so, instead of waiting.
+        self.compare.click(self._compared, [self.state], [self.comparison], concurrency_limit=None, **_QUIET)
 
     def _when(
         self, event: Callable[..., Any], change: Callable[..., State], inputs: Sequence[Any] = (), *, asks: bool = True
     ) -> None:
         """When ``event`` happens, ``change(state, values of inputs …)`` is the new state; ``asks`` another question."""
 
-        def handler(state: State, effects: Effects, *values: Any) -> Updates:
-            updates = self._changed(state, effects, lambda: change(state, *values))
+        def handler(state: State | None, effects: Effects, *values: Any) -> Updates:
+            updates = self._changed(state, effects, lambda state: change(state, *values))
             # A control that was used keeps its value: it may have been used again meanwhile.
             return {part: value for part, value in updates.items() if part not in inputs or part in self._emptied}
 
@@ -181,10 +211,16 @@ class Page:
         state = replace(state, page=min(state.page, answers.pages(self.opened, state.show) - 1))
         return self._answered(None, state, ()) | {self.notice: panels.notice(said)}
 
-    def _picked(self, state: State, effects: Effects, chosen: gr.SelectData) -> Updates:
+    def _picked(self, state: State | None, effects: Effects, chosen: gr.SelectData) -> Updates:
         """The image of the gallery that was clicked."""
-        row = int(answers.shown(self.opened, state)[int(chosen.index)])
-        return self._changed(state, effects, lambda: replace(state, index=row, picture="", label=""))
+
+        def change(state: State) -> State:
+            rows = answers.shown(self.opened, state)
+            if not (isinstance(chosen.index, int) and 0 <= chosen.index < len(rows)):
+                raise InputError("there is no such picture on this page: choose one that is shown.")
+            return replace(state, index=int(rows[chosen.index]), picture="", label="")
+
+        return self._changed(state, effects, change)
 
     def _turned(self, state: State, by: int) -> State:
         last = answers.pages(self.opened, state.show) - 1
@@ -200,10 +236,12 @@ class Page:
         picture = upload.as_text(upload.decode(content or b"", self.opened.data.train))
         return replace(state, picture=picture, label="")
 
-    def _changed(self, before: State, effects: Effects, change: Callable[[], State]) -> Updates:
+    def _changed(self, before: State | None, effects: Effects, change: Callable[[State], State]) -> Updates:
         """The answer to a changed state, or the sentence why it cannot be changed."""
+        if before is None:
+            return {self.notice: panels.notice([_FORGOTTEN])}
         try:
-            after = change()
+            after = change(before)
             return self._answered(before, after, effects) | {self.notice: panels.notice(_warnings(after))}
         except InputError as error:
             return {self.notice: panels.notice([_capital(error)]), self.upload: None}
@@ -272,8 +310,10 @@ class Page:
         shown = usable[:TICKS] + [pair for pair in usable[TICKS:] if pair[0] in state.remove]
         return [(f"{name}   {phrases.amount(state, effect)}", name) for name, effect in shown]
 
-    def _ordered(self, state: State) -> str:
+    def _ordered(self, state: State | None) -> str:
         """The training samples of the group found, by their shares."""
+        if state is None:
+            return ""
         asked = answers.ask(self.opened, state)
         group = answers.trail(self.opened, state, asked).group
         try:
@@ -281,7 +321,9 @@ class Page:
         except InputError as error:
             return panels.members(self.opened, group, f"Training samples of {group}, in no order: {error}")
 
-    def _saved(self, state: State) -> str:
+    def _saved(self, state: State | None) -> str:
+        if state is None:
+            return panels.notice([_FORGOTTEN])
         try:
             path = answers.save(self.opened, state)
         except InputError as error:
@@ -292,8 +334,11 @@ class Page:
             f"<code data-saved>{escape(where)}</code> (read it with ddm.networks.load).</p>"
         )
 
-    def _compared(self, state: State) -> Iterator[str]:
+    def _compared(self, state: State | None) -> Iterator[str]:
         """Progress of the retraining, then what it shows."""
+        if state is None:
+            yield panels.notice([_FORGOTTEN])
+            return
         work = _Work(lambda: answers.compare(self.opened, state))
         started = time.monotonic()
         while not work.wait(0.25):

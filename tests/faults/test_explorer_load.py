@@ -1,0 +1,168 @@
+"""Fifty visitors of ``ddm explore`` for two minutes: each gets its own answers, and memory does not grow."""
+
+import io
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+import httpx
+import pytest
+from PIL import Image
+from visitor import Visitor, probabilities
+
+from ddm.explorer import address, answers
+from ddm.explorer.opened import Opened
+from ddm.explorer.state import State
+from ddm.run import open_run
+
+SMALL = "--limit 300 --option width=8 --option depth=2 --epochs 6 --batch-size 32 --clusters 3 --setting bank=40"
+SESSIONS, SECONDS = 50, 120
+IMAGES = 6
+PATIENCE = 120
+"""Seconds that an answer may take on a busy machine."""
+
+MOST_GROWTH = 32 * 2**20
+"""Bytes by which the second minute may be above the first: what Python's allocator moves about."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The answer to a question, computed alone."""
+
+    before: list[float]
+    after: list[float]
+    group: str
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    command = [sys.executable, "-m", "ddm.cli", "fit", "digits", *SMALL.split(), "--out", str(folder)]
+    subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def server(run):
+    """The command, with the address it said; it ends without an error."""
+    command = [sys.executable, "-m", "ddm.cli", "explore", str(run), "--no-open"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        found = re.search(r"http://127\.0\.0\.1:[0-9]+/", process.stdout.readline())
+        assert found, process.stderr.read()
+        yield process, found[0]
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=60)[1]
+        assert process.returncode == 0
+        assert errors == ""
+
+
+def questions(opened) -> dict[State, Expected]:
+    """Some questions with the answer to each."""
+    names = opened.datamodel.partition.names
+    kinds = [
+        State(show="all"),
+        State(show="all", objective="loss", remove=(names[0],)),
+        State(show="all", objective="logits", output="8", remove=(names[3], names[7])),
+        State(show="all", objective="prediction", remove=tuple(names[:5])),
+    ]
+    states = [replace(kind, index=index) for kind in kinds for index in range(IMAGES)]
+    return {state: _alone(opened, state) for state in states}
+
+
+def _alone(opened, state) -> Expected:
+    asked = answers.ask(opened, state)
+    found = answers.prediction(opened, state, asked)
+    return Expected(found.before.tolist(), found.after.tolist(), answers.trail(opened, state, asked).group)
+
+
+class Session:
+    """One visit. ``failures`` has an error, or None, for each question that was asked."""
+
+    def __init__(self, site, expected, pictures, seed) -> None:
+        self.site, self.expected, self.pictures = site, expected, pictures
+        self.random = random.Random(seed)
+        self.failures: list[Exception | None] = []
+
+    def last(self, until: float) -> None:
+        """Ask until a time has come, with the stream open that tells the server of the visit."""
+        with httpx.Client(base_url=self.site, trust_env=False, timeout=PATIENCE) as client:
+            visitor = Visitor(client)
+            with client.stream("GET", f"/gradio_api/heartbeat/{visitor.hash}"):
+                while time.monotonic() < until:
+                    try:
+                        self._ask(visitor)
+                        self.failures.append(None)
+                    except Exception as error:
+                        self.failures.append(error)
+
+    def _ask(self, visitor) -> None:
+        state = self.random.choice(list(self.expected))
+        self._check(state, visitor.open(address.write(state)))
+        state = replace(state, index=(state.index + self.random.randrange(1, IMAGES)) % IMAGES)
+        self._check(state, visitor.use("ddm-index", "submit", state.index))
+        assert self.expected[state].group in visitor.order()["ddm-samples"]
+        number = self.random.randrange(len(self.pictures))
+        parts = visitor.drop(self.pictures[number])
+        assert "Your picture" in parts["ddm-image"]
+        self._check_values(self.expected[replace(state, index=number)], parts)
+
+    def _check(self, state, parts) -> None:
+        assert parts["ddm-query"] == address.write(state)
+        assert f"Test image {state.index}" in parts["ddm-image"]
+        assert f"data-group='{self.expected[state].group}'" in parts["ddm-trail"]
+        self._check_values(self.expected[state], parts)
+
+    def _check_values(self, expected, parts) -> None:
+        assert probabilities(parts, "before") == pytest.approx(expected.before, abs=1e-5)
+        assert probabilities(parts, "after") == pytest.approx(expected.after, abs=1e-5)
+
+
+def _picture(raw) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(raw[0].numpy()).save(file, "PNG")
+    return file.getvalue()
+
+
+def _resident(process) -> int:
+    """Bytes of memory of a process."""
+    pages = Path(f"/proc/{process.pid}/statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_fifty_sessions_get_their_own_answers_and_memory_does_not_grow(run, server, attempt):
+    process, site = server
+    opened = Opened(run, *open_run(run))
+    expected = questions(opened)
+    pictures = [_picture(opened.data.test.raw[index]) for index in range(IMAGES)]
+    sessions = [Session(site, expected, pictures, seed) for seed in range(SESSIONS)]
+    ended, resident = threading.Event(), []
+    with ThreadPoolExecutor(SESSIONS) as pool:
+        until = time.monotonic() + SECONDS
+        lasting = [pool.submit(session.last, until) for session in sessions]
+        while time.monotonic() < until:
+            resident.append(_resident(process))
+            ended.wait(1)
+    for session, lasted in zip(sessions, lasting, strict=True):
+        with attempt("sessions"):
+            lasted.result()
+            assert session.failures
+        for failure in session.failures:
+            with attempt("questions of sessions"):
+                if failure is not None:
+                    raise failure
+    half = len(resident) // 2
+    first, second = median(resident[:half]), median(resident[half:])
+    print(f"resident: {first / 2**20:.0f} MB, then {second / 2**20:.0f} MB")
+    assert second - first < MOST_GROWTH, [value // 2**20 for value in resident]
