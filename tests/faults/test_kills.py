@@ -118,11 +118,12 @@ def workers_of(running):
     ]
 
 
-@pytest.fixture
-def audited(fitted, tmp_path):
-    """The folder of an undisturbed audit in this process."""
-    fresh(tmp_path / "whole", fitted)
-    return undisturbed(AUDIT, tmp_path / "whole")[0]
+@pytest.fixture(scope="module")
+def audited(fitted, tmp_path_factory):
+    """The folder of an undisturbed audit in one process."""
+    folder = tmp_path_factory.mktemp("audited")
+    fresh(folder, fitted)
+    return undisturbed(AUDIT, folder)[0]
 
 
 def test_an_audit_goes_on_when_the_kernel_kills_a_worker(fitted, audited, tmp_path, attempt):
