@@ -22,8 +22,8 @@ from ddm.gradients import output_gradients
 from ddm.progress import Advance
 from ddm.target import Loss, Target
 
-_BATCH = 64
-"""Samples whose rows are made at once."""
+_BATCH, _NUMBERS = 64, 2**27
+"""Samples whose rows are made at once, and numbers in these, at most."""
 
 _MOST_ROWS, _FEWEST_ROWS = 16384, 1024
 _WORK, _WORK_PER_PASS = 2e12, 2e3
@@ -81,17 +81,17 @@ class Curvature:
             return
         parts = []
         for part in self._made(advance):
-            if self._fits:
+            if self.kept:
                 parts.append(part)
             yield part
-        self._kept = parts if self._fits else None
+        self._kept = parts if self.kept else None
 
     def _made(self, advance: Advance) -> Iterator[Tensor]:
         generator = torch.Generator().manual_seed(self.seed)
         for t, weight in zip(self.checkpoints, self.weights, strict=True):
             chosen = _cycled(len(self.samples), self.each, generator)
             theta, fixed = self.target.at(t)
-            for part in chosen.split(_BATCH):
+            for part in chosen.split(max(1, min(_BATCH, _NUMBERS // self.target.flat.size))):
                 x, y = (tensor.to(self.target.device) for tensor in self.samples.batch(part))
                 vectors = loss_vectors(self.target.loss, self.target.flat(theta, fixed, x).detach(), y, generator)
                 made = output_gradients(self.target, theta, fixed, x, vectors[:, None])[:, 0]
@@ -129,7 +129,14 @@ class Curvature:
         return self.target.flat.size <= self.count
 
     @property
-    def _fits(self) -> bool:
+    def nbytes(self) -> int:
+        """Bytes that rows and solves take."""
+        side = min(self.count, self.target.flat.size)
+        rows = 0 if self._tall else min(self.count * self.target.flat.size * 4, int(self.memory * 2**30))
+        return rows + 2 * (4 if self._tall else 8) * side**2
+
+    @property
+    def kept(self) -> bool:
         """Whether rows are kept: those of a P × P solve are needed once only."""
         return not self._tall and len(self._slices) == 1
 

@@ -67,14 +67,22 @@ def each(
 def alone(work: Callable[[Piece], Result], piece: Piece) -> Result:
     """One piece, on one thread and without a bar of its own."""
     global _depth
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     _depth += 1
     try:
-        with progress.silent():
+        with progress.silent(), one_thread():
             return work(piece)
     finally:
         _depth -= 1
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Work on one thread, as every piece does: with more, sums are added in another order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
         torch.set_num_threads(threads)
 
 

@@ -18,6 +18,9 @@ from ddm.target import Target
 BUDGET = 2**30
 """Bytes that kept directions, or the models of one chunk, may take."""
 
+_TOGETHER = 2**22
+"""Logits of linear models that are made at once."""
+
 _FEW_INPUTS, _FEW_PARAMETERS = 4, 250_000
 """Up to which one vectorised forward pass of all models beats a loop over them on a CPU (bench/bench_vectorised.py)."""
 
@@ -78,8 +81,9 @@ class Models:
 
     def _linear(self, removed: Tensor, x: Tensor) -> Iterator[Tensor]:
         base, changes = self.target.outputs(x), self.changes(removed.any(0).nonzero()[:, 0], x)
-        for row in removed[:, removed.any(0)]:
-            yield base + changes[row].sum(0)
+        removed = removed[:, removed.any(0)].to(changes)
+        for some in removed.split(max(1, _TOGETHER // max(1, base.numel()))):
+            yield from base + torch.einsum("mk,knl->mnl", some, changes)
 
     def changes(self, groups: Tensor, x: Tensor) -> Tensor:
         """J(x) d_κ ``(B, n, L)``: what removing each of some groups does to the logits, to first order."""

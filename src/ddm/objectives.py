@@ -6,8 +6,10 @@ Any callable of these three does; the ones named here also say what their values
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -20,6 +22,10 @@ Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
 """``(outputs (n, L), baseline outputs (n, L), labels (n,)) → value`` or values ``(O,)``."""
 
 
+_TOGETHER = 2**20
+"""Logits that are measured at once."""
+
+
 @dataclass(frozen=True)
 class Objective:
     """A measured behaviour.
@@ -29,6 +35,7 @@ class Objective:
     meaning:   one line for people
     per_class: whether it has a value for each class (else one)
     signed:    whether groups are ranked by the size of their effect, either way; else the largest effect comes first
+    stacked:   whether ``measure`` also takes outputs ``(M, n, L)`` of several models, and gives ``(M,)`` or ``(M, O)``
     """
 
     name: str
@@ -36,9 +43,16 @@ class Objective:
     meaning: str
     per_class: bool = False
     signed: bool = True
+    stacked: bool = False
 
     def values(self, outputs: Iterable[Tensor], baseline: Tensor, labels: Tensor) -> Tensor:
         """Values ``(M, O)`` for the outputs ``(n, L)`` of each of M models."""
+        if self.stacked:
+            together = max(1, _TOGETHER // max(1, baseline.numel()))
+            stacks = (torch.stack(some) for some in _batched(outputs, together))
+            return torch.cat(
+                [self.measure(stack, baseline, labels).reshape(len(stack), -1).double() for stack in stacks]
+            )
         rows = [torch.as_tensor(self.measure(row, baseline, labels)).reshape(-1) for row in outputs]
         return torch.stack(rows).to(torch.float64)
 
@@ -51,32 +65,33 @@ class Objective:
 
 def prediction(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
     """Dist_1 = ‖y^u − ỹ‖²: how far the predicted probabilities move."""
-    return _shift(outputs, baseline).mean()
+    return _shift(outputs, baseline).mean(-1)
 
 
 def correctness(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
     """Dist_2 = cross-entropy of the prediction against the true label."""
-    return F.cross_entropy(outputs, labels)
+    chosen = labels.expand(outputs.shape[:-1])[..., None]
+    return -outputs.log_softmax(-1).gather(-1, chosen)[..., 0].mean(-1)
 
 
 def stability(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
     """Dist_3 = 1 / (1 + ‖y^u − ỹ‖²): near 1 where the prediction does not move."""
-    return (1 / (1 + _shift(outputs, baseline))).mean()
+    return (1 / (1 + _shift(outputs, baseline))).mean(-1)
 
 
 def probabilities(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
     """Mean predicted probability of each class ``(L,)``."""
-    return outputs.softmax(-1).mean(0)
+    return outputs.softmax(-1).mean(-2)
 
 
 def logits(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
     """Mean logit of each class ``(L,)``."""
-    return outputs.mean(0)
+    return outputs.mean(-2)
 
 
 def accuracy(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
     """Fraction classified correctly."""
-    return (outputs.argmax(-1) == labels).double().mean()
+    return (outputs.argmax(-1) == labels).double().mean(-1)
 
 
 def class_precision(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
@@ -105,6 +120,13 @@ def _macro(per_class: Measure) -> Measure:
         return per_class(outputs, baseline, labels)[(given + present) > 0].mean()
 
     return measure
+
+
+def _batched(outputs: Iterable[Tensor], size: int) -> Iterator[list[Tensor]]:
+    """``size`` outputs at a time."""
+    left = iter(outputs)
+    while some := list(islice(left, size)):
+        yield some
 
 
 def _shift(outputs: Tensor, baseline: Tensor) -> Tensor:
@@ -148,16 +170,18 @@ def distillation(student: Tensor) -> Objective:
     return Objective("distillation", measure, "divergence of the student from it, KL(teacher ‖ student)")
 
 
+_stacked = partial(Objective, stacked=True)
+
 OBJECTIVES: dict[str, Objective] = {
     objective.name: objective
     for objective in (
-        Objective("prediction", prediction, "shift of the predicted probabilities (Dist_1)", signed=False),
-        Objective("correctness", correctness, "cross-entropy against the true label (Dist_2)", signed=False),
-        Objective("stability", stability, "how little the prediction moves (Dist_3)", signed=False),
-        Objective("probabilities", probabilities, "predicted probability of each class", per_class=True),
-        Objective("logits", logits, "logit of each class", per_class=True),
-        Objective("loss", correctness, "the loss the target was trained with"),
-        Objective("accuracy", accuracy, "fraction classified correctly"),
+        _stacked("prediction", prediction, "shift of the predicted probabilities (Dist_1)", signed=False),
+        _stacked("correctness", correctness, "cross-entropy against the true label (Dist_2)", signed=False),
+        _stacked("stability", stability, "how little the prediction moves (Dist_3)", signed=False),
+        _stacked("probabilities", probabilities, "predicted probability of each class", per_class=True),
+        _stacked("logits", logits, "logit of each class", per_class=True),
+        _stacked("loss", correctness, "the loss the target was trained with"),
+        _stacked("accuracy", accuracy, "fraction classified correctly"),
         Objective("precision", _macro(class_precision), "precision, mean over classes"),
         Objective("recall", _macro(class_recall), "recall, mean over classes"),
         Objective("f1", _macro(class_f1), "F1, mean over classes"),
@@ -172,7 +196,7 @@ def resolve(objective: str | Objective | Measure, loss: Loss) -> Objective:
     """The objective a name or a callable stands for; ``loss`` is the target's own."""
     if isinstance(objective, Objective):
         return objective
-    if objective == "loss":
+    if objective == "loss" and loss is not F.cross_entropy:
         return Objective("loss", _loss(loss), OBJECTIVES["loss"].meaning)
     if isinstance(objective, str):
         if objective not in OBJECTIVES:

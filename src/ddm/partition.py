@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,13 @@ class Partition:
 
     def rows(self, number: int) -> np.ndarray:
         """Positions of the samples of group ``number`` in the training set."""
-        return np.flatnonzero(self.groups == number)
+        order, starts = self._sorted
+        return order[starts[number] : starts[number + 1]]
+
+    @cached_property
+    def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
+        """Positions of all samples group by group, and where each group starts ``(K + 1,)``."""
+        return np.argsort(self.groups, kind="stable"), np.concatenate([[0], np.cumsum(self.sizes)])
 
     def index(self, group: Group) -> int:
         """The number of a group given by name or number; text that is both is a name."""

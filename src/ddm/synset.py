@@ -66,8 +66,8 @@ class Synset:
     @classmethod
     def join(cls, parts: Sequence[Synset], names: Sequence[str]) -> Synset:
         """Parts put together in the order of ``names``."""
-        found = [name for part in parts for name in part.names]
-        order = torch.tensor([found.index(name) for name in names])
+        position = {name: number for number, name in enumerate(name for part in parts for name in part.names)}
+        order = torch.tensor([position[name] for name in names])
         keys = ("targets", "lengths", "alignment") if parts[0].shared else ("images", "targets", "lengths", "alignment")
         tensors: dict[str, Any] = {key: torch.cat([getattr(part, key) for part in parts])[order] for key in keys}
         stopped = {name: why for part in parts for name, why in part.stopped.items()}

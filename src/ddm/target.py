@@ -8,13 +8,14 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ddm.clusters import Place
 from ddm.datasets.samples import Samples
 from ddm.errors import InputError
 from ddm.parameters import FlatNetwork, State, load_state, state_of
@@ -72,10 +73,12 @@ class Target:
         state = self.state(t)
         return self.flat.vector(state), self.flat.fixed(state)
 
-    def following(self, trajectory: Trajectory) -> Target:
-        """The same network with another trajectory, for work on some checkpoints."""
+    def at_hand(self, checkpoints: Sequence[int], place: Place) -> Target:
+        """Itself where work in ``place`` can read the trajectory's files, else with some checkpoints in memory."""
+        if place.kind == "serial" or (self.trajectory.directory is not None and not place.remote):
+            return self
         other = copy.copy(self)
-        other.trajectory = trajectory
+        other.trajectory = self.trajectory.some(checkpoints)
         return other
 
     def outputs(self, x: Tensor, batch_size: int = 512) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from ddm.attribution import SIGN, Attribution
 from ddm.audit import Audit
 from ddm.diagnosis import Confusion, Diagnosis, Finding
+from ddm.estimate import Estimate
 from ddm.shares import Shares
 from ddm.trace import Trace
 
@@ -40,6 +41,23 @@ def describe_run(out: Console, facts: dict[str, Any], folder: str) -> None:
     if "seconds" in facts:
         out.print("Seconds: " + ", ".join(f"{stage} {value:.1f}" for stage, value in facts["seconds"].items()) + ".")
     out.print(f"Files: {folder}")
+
+
+def describe_estimate(out: Console, estimate: Estimate) -> None:
+    """What a fit would take."""
+    stages = ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in estimate.seconds.items())
+    out.print(f"This would take about {duration(sum(estimate.seconds.values()))}: {stages}.")
+    out.print(
+        f"It needs about {estimate.memory / 2**30:.1f} GiB of memory and {estimate.disk / 2**20:,.0f} MiB of disk. "
+        "These may be wrong by a factor of two; nothing was written."
+    )
+
+
+def duration(seconds: float) -> str:
+    """Time in words of a fitting size."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def effects_table(attribution: Attribution, count: int) -> Table:

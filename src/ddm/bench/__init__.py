@@ -17,6 +17,7 @@ from ddm.bench import (
     matching,
     noise,
     recipes,
+    scaling,
     transfer,
     unlearning,
     useless,
@@ -45,6 +46,7 @@ BENCHES: dict[str, Callable[[Problem], Report]] = {
     "ladder": ladder.run,
     "recipes": recipes.run,
     "fidelity": fidelity.run,
+    "scaling": scaling.run,
 }
 """Each makes a report of a problem."""
 

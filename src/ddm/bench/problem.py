@@ -113,14 +113,9 @@ class Problem:
     @cached_property
     def target(self) -> Target:
         """The target, trained on one thread."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            return train(
-                self.network, self.train, self.setup.recipe, loss=self.loss, directory=self.target_folder / "trajectory"
-            )
-        finally:
-            torch.set_num_threads(threads)
+        folder = self.target_folder / "trajectory"
+        with engine.one_thread():
+            return train(self.network, self.train, self.setup.recipe, loss=self.loss, directory=folder)
 
     @cached_property
     def partition(self) -> Partition:

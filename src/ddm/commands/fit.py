@@ -11,11 +11,12 @@ import typer
 from ddm import run as runs
 from ddm.commands.options import AsJson, Device, EngineName, Root, Seed, audited_part, print_json, with_seed
 from ddm.errors import InputError
+from ddm.estimate import estimate
 from ddm.files import hash_of, read_json
 from ddm.matching import Settings, changed, paper
 from ddm.recipe import Recipe
 from ddm.run import Config
-from ddm.words import console, describe_run, trust
+from ddm.words import console, describe_estimate, describe_run, trust
 
 
 def fit(
@@ -49,12 +50,13 @@ def fit(
     seed: Seed = 0,
     device: Device = "cpu",
     engine: EngineName = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what time, memory and disk it would take.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a target, cluster its training set and distil each group's influence: once for all questions."""
     if config is not None:
         wanted = Config.from_dict(read_json(config))
-        _only(context, ("config", "root", "out", "device", "engine", "as_json"))
+        _only(context, ("config", "root", "out", "device", "engine", "plan", "as_json"))
         wanted = replace(wanted, root=root or wanted.root, device=device)
     else:
         recipe, settings = _preset(preset, data, model)
@@ -88,6 +90,9 @@ def fit(
             device=device,
         )
         wanted = with_seed(wanted, seed, given=_pairs(setting, "setting"))
+    if plan:
+        _plan(wanted, engine, as_json)
+        return
     out = out or Path("runs") / wanted.data.replace(":", "-").replace("/", "-")
     datamodel, _, facts = runs.fit(wanted, out, engine)
     if as_json:
@@ -95,6 +100,14 @@ def fit(
     else:
         describe_run(console(), facts, str(out))
         console().print(trust(datamodel.audited))
+
+
+def _plan(config: Config, engine: str | None, as_json: bool) -> None:
+    found = estimate(config, engine)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        describe_estimate(console(), found)
 
 
 def _only(context: typer.Context, allowed: tuple[str, ...]) -> None:

@@ -28,9 +28,10 @@ class Block:
         return bool(self.clusters and self.classes)
 
 
-def plan(partition: Partition, bytes_per_group: int, memory: float) -> list[Block]:
-    """Blocks of groups whose gradients fit ``memory`` GiB, whole classes where they do."""
+def plan(partition: Partition, bytes_per_group: int, memory: float, most: int | None = None) -> list[Block]:
+    """Blocks of at most ``most`` groups whose gradients fit ``memory`` GiB, whole classes where they do."""
     room = max(1, int(memory * 2**30 / bytes_per_group))
+    room = room if most is None else min(room, most)
     if partition.parents is None:
         return [Block(list(part), []) for part in _runs(range(len(partition)), room)]
     blocks: list[Block] = []

@@ -38,7 +38,7 @@ def distil(
 ) -> tuple[Synset, Synset | None]:
     """The synset of every group, and that of every class where groups lie within classes.
 
-    engine: where the pulls of response matching are computed
+    engine: where the pulls of response matching, or the blocks of the others, are computed
     """
     settings = settings or Settings()
     upper = partition.by_class()
@@ -48,22 +48,22 @@ def distil(
     if directory is not None:
         _claim(directory, target, samples, partition, settings)
     work = _work(target, samples, settings, engine)
-    blocks = plan(partition, work.bytes_per_group, settings.memory)
+    blocks = plan(partition, work.bytes_per_group, settings.memory, work.most)
     done = [_kept(directory, number, block) for number, block in enumerate(blocks)]
     work.resume([part for parts in done for part in parts])
     left = [block for block, parts in zip(blocks, done, strict=True) if not parts]
     todo = sum(work.cost(partition, upper, block) for block in left) + (work.shared_cost if left else 0.0)
     with bar(f"{settings.matching} matching", todo) as advance:
-        for number, block in enumerate(blocks):
-            if not done[number]:
-                done[number] = list(work.synsets(partition, upper, block, advance))
-                _keep(directory, number, done[number])
-    parts = [part for block_parts in done for part in block_parts]
-    clusters = Synset.join([synset for level, synset in parts if level == "cluster"], partition.names)
+        numbers = [number for number, parts in enumerate(done) if not parts]
+        for number, parts in work.all(partition, upper, [(number, blocks[number]) for number in numbers], advance):
+            done[number] = parts
+            _keep(directory, number, parts)
+    every = [part for parts in done for part in parts]
+    clusters = Synset.join([synset for level, synset in every if level == "cluster"], partition.names)
     _warn(clusters, "groups", settings)
     if upper is None:
         return clusters, None
-    classes = Synset.join([synset for level, synset in parts if level == "class"], upper.names)
+    classes = Synset.join([synset for level, synset in every if level == "class"], upper.names)
     _warn(classes, "classes", settings)
     return clusters, classes
 
@@ -71,7 +71,7 @@ def distil(
 def _work(target: Target, samples: Samples, settings: Settings, engine: Engine) -> Work:
     if settings.matching == "response":
         return ResponseWork(target, samples, settings, engine)
-    return GradientWork(target, samples, settings)
+    return GradientWork(target, samples, settings, engine)
 
 
 def _claim(directory: Path, target: Target, samples: Samples, partition: Partition, settings: Settings) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -27,13 +28,15 @@ from ddm.matching.settings import Settings
 from ddm.target import Target
 
 _REFERENCES, _CHECKS = 2048, 512
-"""Rows of A, and of A' that checks it."""
+"""Rows of A, and of A' that checks it, for networks of up to _LARGE parameters."""
 
 _EUCLIDEAN, _RIDGE = 0.1, 1e-5
 """μ, and the ridge of the least squares, each relative to the mean of the diagonal that it is added to."""
 
 _FIRST, _MOST = 1024, 4096
-"""Rows of J(x̃), images × classes, that a bank starts with and may grow to."""
+"""Rows of J(x̃), images × classes, that a bank starts with and may grow to, likewise."""
+
+_LARGE = 2**20
 
 
 @dataclass(frozen=True)
@@ -55,20 +58,40 @@ class Encoder:
     def __init__(self, target: Target, samples: Samples, settings: Settings) -> None:
         self.target, self.samples, self.settings = target, samples, settings
         last = [len(target.trajectory) - 1]
-        rows = _REFERENCES + _CHECKS
+        self.references = _shrunk(_REFERENCES, target.flat.size)
+        rows = self.references + _shrunk(_CHECKS, target.flat.size)
         self.metric = Curvature(target, samples, last, torch.ones(1), 1.0, rows, settings.memory / 4, settings.seed + 1)
         self.classes = target.outputs(samples.batch([0])[0]).shape[1]
+        self._bank: _Bank | None = None
+
+    @property
+    def first(self) -> int:
+        """Images that a bank starts with."""
+        return self.settings.bank or max(2, _shrunk(_FIRST, self.target.flat.size) // self.classes)
+
+    def slices(self, count: int) -> list[slice]:
+        """Parts of the parameters whose columns of J, of ``count`` images, fit half of the memory."""
+        bytes_each = count * self.classes * self.target.theta.element_size()
+        return slices(self.target.flat.size, int(self.settings.memory * 2**29 / bytes_each))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a bank takes."""
+        rows = self.first * self.classes
+        jacobian = min(4 * rows * self.target.flat.size, int(self.settings.memory * 2**29))
+        return jacobian + self.metric.nbytes + 8 * rows * (2 * rows + self.metric.count)
 
     def choose(self, responses: Tensor) -> tuple[Tensor, Encoding]:
         """As few images ``(B, ...)`` as encode responses ``(K, P)`` well enough, or as many as are asked for."""
-        count = self.settings.bank or max(2, _FIRST // self.classes)
+        most = max(2, self.first, _shrunk(_MOST, self.target.flat.size, 1.0) // self.classes)
+        count = self.first
         while True:
             images = self.images(count)
             encoding = self.encode(images, responses)
             excess = float(encoding.error.mean()) / self.settings.tolerance
-            if self.settings.bank or excess <= 1 or count >= _MOST // self.classes:
+            if self.settings.bank or excess <= 1 or count >= most:
                 return images, encoding
-            count = min(math.ceil(count * min(max(excess, 1.2), 2)), max(2, _MOST // self.classes))
+            count = min(math.ceil(count * min(max(excess, 1.2), 2)), most)
 
     def images(self, count: int) -> Tensor:
         """Noise, or training samples of all classes in turn ``(count, ...)``."""
@@ -84,61 +107,84 @@ class Encoder:
 
     def encode(self, images: Tensor, responses: Tensor) -> Encoding:
         """The residuals that come closest to responses ``(K, P)``, on images ``(B, ...)``."""
-        products = self._products(images, responses)
-        fit, check = slice(None, _REFERENCES), slice(_REFERENCES, None)
-        seen, wanted = products.seen[fit], products.wanted[fit]
-        mu = _EUCLIDEAN * float(products.trace) / self.target.flat.size
-        gram = seen.T @ seen + mu * products.gram
+        bank = self._bank_of(images)
+        inner = _products(self._jacobians(bank), responses)
+        wanted = _products(self.metric.rows(), responses)
+        fit, check = slice(None, self.references), slice(self.references, None)
+        mu = _EUCLIDEAN * bank.trace / self.target.flat.size
+        gram = bank.seen[fit].T @ bank.seen[fit] + mu * bank.gram
         gram.diagonal().add_(_RIDGE * gram.diagonal().mean())
-        residuals = torch.linalg.solve(gram, seen.T @ wanted + mu * products.inner)
-        alignment = torch.cosine_similarity(products.seen[check] @ residuals, products.wanted[check], dim=0)
+        residuals = torch.linalg.solve(gram, bank.seen[fit].T @ wanted[fit] + mu * inner)
+        alignment = torch.cosine_similarity(bank.seen[check] @ residuals, wanted[check], dim=0)
         residuals = residuals.T.reshape(len(responses), len(images), self.classes)
         residuals = residuals - residuals.mean(2, keepdim=True)  # all the same to J less its mean
         return Encoding(residuals.to(responses), alignment.to(responses))
 
-    def _products(self, images: Tensor, responses: Tensor) -> _Products:
-        """Inner products over the parameters, taken slice by slice so that J fits half of the memory."""
-        size, rows = len(images) * self.classes, self.metric.count
-        width = int(self.settings.memory * 2**29 / (size * self.target.theta.element_size()))
-        total = _Products.zeros(size, rows, len(responses))
-        for columns in slices(self.target.flat.size, width):
-            total.add(
-                torch.cat([part[:, columns] for part in self._jacobians(images)]),
-                (part[:, columns] for part in self.metric.rows()),
-                responses[:, columns],
-            )
-        return total
+    def _bank_of(self, images: Tensor) -> _Bank:
+        """The bank of images, made once for all responses."""
+        if self._bank is None or self._bank.images is not images:
+            self._bank = self._made(images)
+        return self._bank
 
-    def _jacobians(self, images: Tensor) -> Iterator[Tensor]:
+    def _made(self, images: Tensor) -> _Bank:
+        """Products over the parameters, taken slice by slice so that J fits half of the memory."""
+        size = len(images) * self.classes
+        bank = _Bank.empty(images, size, self.metric.count)
+        parts = self.slices(len(images))
+        for columns in parts:
+            jacobian = torch.cat([part[:, columns] for part in self._jacobians(bank)])
+            bank.add(jacobian, (part[:, columns] for part in self.metric.rows()), self.references)
+        if len(parts) == 1:
+            bank.jacobian = jacobian
+        return bank
+
+    def _jacobians(self, bank: _Bank) -> Iterator[Tensor]:
         """J(x̃) in parts ``(b·L, P)``, less its mean over classes: residuals that sum to 0 see no more of it."""
-        for part in images.split(together(self.target, self.classes)):
+        if bank.jacobian is not None:
+            yield bank.jacobian
+            return
+        for part in bank.images.split(together(self.target, self.classes)):
             found = jacobian(self.target, self.target.theta, self.target.fixed, part)
             yield (found - found.mean(1, keepdim=True)).flatten(0, 1)
 
 
 @dataclass
-class _Products:
-    """gram = JJᵀ, inner = JΔᵀ, seen = AJᵀ, wanted = AΔᵀ and the trace of the fit's AᵀA, in double precision."""
+class _Bank:
+    """Images with what the encodings of all responses share, in double precision.
 
+    gram:     JJᵀ ``(BL, BL)``
+    seen:     AJᵀ ``(M, BL)`` of all M rows of A, those that check it last
+    trace:    of AᵀA without these
+    jacobian: J ``(BL, P)`` itself, where it fits the memory
+    """
+
+    images: Tensor
     gram: Tensor
-    inner: Tensor
     seen: Tensor
-    wanted: Tensor
-    trace: Tensor
+    trace: float = 0.0
+    jacobian: Tensor | None = None
 
     @classmethod
-    def zeros(cls, size: int, rows: int, groups: int) -> _Products:
-        shapes = (size, size), (size, groups), (rows, size), (rows, groups), ()
-        return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in shapes))
+    def empty(cls, images: Tensor, size: int, rows: int) -> _Bank:
+        """A bank that nothing was added to yet."""
+        zeros = partial(torch.zeros, dtype=torch.float64)
+        return cls(images, zeros(size, size), zeros(rows, size))
 
-    def add(self, jacobian: Tensor, metric: Iterator[Tensor], responses: Tensor) -> None:
-        """The part of some parameters: J ``(BL, w)``, rows of A ``(b, w)`` in turn and Δ ``(K, w)``."""
+    def add(self, jacobian: Tensor, metric: Iterator[Tensor], references: int) -> None:
+        """The part of some parameters: J ``(BL, w)``, and rows of A ``(b, w)`` in turn."""
         self.gram += (jacobian @ jacobian.T).cpu().double()
-        self.inner += (jacobian @ responses.T).cpu().double()
         start = 0
         for part in metric:
-            rows = slice(start, start + len(part))
-            self.seen[rows] += (part @ jacobian.T).cpu().double()
-            self.wanted[rows] += (part @ responses.T).cpu().double()
-            self.trace += part[: max(0, _REFERENCES - start)].square().sum().cpu()
+            self.seen[start : start + len(part)] += (part @ jacobian.T).cpu().double()
+            self.trace += float(part[: max(0, references - start)].square().sum())
             start += len(part)
+
+
+def _products(parts: Iterator[Tensor], responses: Tensor) -> Tensor:
+    """Rows ``(b, P)`` in parts times responses ``(K, P)``: ``(M, K)`` in double precision."""
+    return torch.cat([(part @ responses.T).cpu().double() for part in parts])
+
+
+def _shrunk(rows: int, size: int, power: float = 0.5) -> int:
+    """Fewer rows for networks of many parameters, that are made again for each slice of them."""
+    return max(1, int(rows * min(1.0, _LARGE / size) ** power))

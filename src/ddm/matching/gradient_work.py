@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -11,7 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ddm import augment as augmentation
+from ddm import engine
+from ddm.clusters import Place
 from ddm.datasets.samples import Samples
+from ddm.engine import Engine
 from ddm.errors import InputError
 from ddm.gradients import group_gradients
 from ddm.matching import gradient
@@ -21,7 +26,7 @@ from ddm.matching.gradient import Distilled, synset_gradients
 from ddm.matching.pairs import Pair, draw, real_checkpoints
 from ddm.matching.settings import Settings
 from ddm.matching.start import start
-from ddm.matching.work import Part
+from ddm.matching.work import Part, worthwhile
 from ddm.partition import Partition
 from ddm.progress import Advance
 from ddm.synset import Synset
@@ -41,6 +46,9 @@ MATCHINGS: dict[str, Matching] = {
 _COPIES = 8
 """Vectors (P,) that matching and calibration hold for a group, beside its gradients."""
 
+_MOST = 12
+"""Groups of a block, which is a piece of work by itself: a class of ten clusters fits."""
+
 _SYNTHETIC, _FORWARD = 4.0, 0.3
 """Work of matching one synthetic sample once, and of one forward pass, in passes forward and back of a real sample."""
 
@@ -49,9 +57,10 @@ class GradientWork:
     """Reverse or forward matching of blocks of groups."""
 
     shared_cost = 0.0
+    most: int | None = _MOST
 
-    def __init__(self, target: Target, samples: Samples, settings: Settings) -> None:
-        self.target, self.samples, self.settings = target, samples, settings
+    def __init__(self, target: Target, samples: Samples, settings: Settings, engine: Engine = None) -> None:
+        self.target, self.samples, self.settings, self.engine = target, samples, settings, engine
         _check(target, samples, settings)
         tau = len(target.trajectory) - 1
         self.pairs = draw(settings, tau)
@@ -73,7 +82,21 @@ class GradientWork:
     def resume(self, parts: Sequence[Part]) -> None:
         """Nothing of the blocks that are done is needed for the others."""
 
-    def synsets(self, partition: Partition, upper: Partition | None, block: Block, advance: Advance) -> Iterator[Part]:
+    def all(
+        self, partition: Partition, upper: Partition | None, blocks: Sequence[tuple[int, Block]], advance: Advance
+    ) -> Iterator[tuple[int, list[Part]]]:
+        """The synsets of numbered blocks, wherever the engine has them made."""
+        costs = {number: self.cost(partition, upper, block) for number, block in blocks}
+        where = worthwhile(self.engine, self.target, sum(costs.values()))
+        work = copy.copy(self)
+        work.target = self.target.at_hand(range(len(self.target.trajectory)), Place.of(where))
+        for number, parts in engine.each(_Blocks(work, partition, upper), blocks, engine=where, what=None):
+            advance(costs[number])
+            yield number, parts
+
+    def synsets(
+        self, partition: Partition, upper: Partition | None, block: Block, advance: Advance = lambda amount: None
+    ) -> Iterator[Part]:
         """The synsets of a block's clusters, then of its classes."""
         gradients = self.gradients(partition, block.clusters, advance)
         if block.clusters:
@@ -131,6 +154,19 @@ class GradientWork:
             hard=hard,
             stopped=stopped,
         )
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Makes the synsets of a numbered block."""
+
+    work: GradientWork
+    partition: Partition
+    upper: Partition | None
+
+    def __call__(self, numbered: tuple[int, Block]) -> tuple[int, list[Part]]:
+        number, block = numbered
+        return number, list(self.work.synsets(self.partition, self.upper, block))
 
 
 def _check(target: Target, samples: Samples, settings: Settings) -> None:

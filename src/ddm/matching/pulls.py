@@ -13,6 +13,7 @@ from ddm import engine
 from ddm.clusters import Place
 from ddm.datasets.samples import Samples
 from ddm.gradients import loss_gradient
+from ddm.matching.work import worthwhile
 from ddm.progress import Advance
 from ddm.target import Target
 
@@ -21,9 +22,6 @@ _BATCH = 128
 
 _GROUPS, _NUMBERS = 4, 2**24
 """Groups of a piece, and numbers that it returns, at most."""
-
-_LITTLE = 2**31
-"""Samples passed forward and back × parameters that are not worth starting processes for."""
 
 
 @dataclass(frozen=True)
@@ -48,23 +46,16 @@ def pulls_of(
     Little work, that of a GPU and that of a piece stays in this process unless ``where`` says otherwise.
     """
     pulls = torch.zeros(len(groups), target.flat.size).to(target.theta)
-    work = len(checkpoints) * target.flat.size * sum(len(group.rows) for group in groups)
-    if where is None and (work < _LITTLE or target.device.type != "cpu" or engine.inside()):
-        where = "serial"
+    where = worthwhile(where, target, len(checkpoints) * sum(len(group.rows) for group in groups))
     each = max(1, min(_GROUPS, _NUMBERS // target.flat.size))
     pieces = [_Some(start, tuple(groups[start : start + each])) for start in range(0, len(groups), each)]
-    pull = _Pull(*_at_hand(target, checkpoints, Place.of(where)), weights.tolist(), samples)
+    near = target.at_hand(checkpoints, Place.of(where))
+    numbers = checkpoints if near is target else range(len(checkpoints))
+    pull = _Pull(near, numbers, weights.tolist(), samples)
     for start, found in engine.each(pull, pieces, engine=where, what=None):
         pulls[start : start + len(found)] = found.to(pulls)
         advance(len(checkpoints) * sum(len(group.rows) for group in groups[start : start + len(found)]))
     return pulls
-
-
-def _at_hand(target: Target, checkpoints: Sequence[int], place: Place) -> tuple[Target, Sequence[int]]:
-    """The target with what a worker needs of its trajectory: files that it can read, or a few checkpoints."""
-    if place.kind == "serial" or (target.trajectory.directory is not None and not place.remote):
-        return target, checkpoints
-    return target.following(target.trajectory.some(checkpoints)), range(len(checkpoints))
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ _PROBES = 8
 class ResponseWork:
     """Response matching of blocks of groups. The first block chooses the images that all share."""
 
+    most: int | None = None
+
     def __init__(self, target: Target, samples: Samples, settings: Settings, engine: Engine = None) -> None:
         self.target, self.samples, self.settings = target, samples, settings
         if target.recipe is not None and target.recipe.optimizer == "adam":
@@ -64,6 +66,13 @@ class ResponseWork:
         """Take over the images of blocks that are done."""
         for _, synset in parts:
             self.images = synset.images[0].to(self.target.theta)
+
+    def all(
+        self, partition: Partition, upper: Partition | None, blocks: Sequence[tuple[int, Block]], advance: Advance
+    ) -> Iterator[tuple[int, list[Part]]]:
+        """The synsets of numbered blocks, one after another: they share the images and the curvature."""
+        for number, block in blocks:
+            yield number, list(self.synsets(partition, upper, block, advance))
 
     def synsets(self, partition: Partition, upper: Partition | None, block: Block, advance: Advance) -> Iterator[Part]:
         """The synsets of a block's clusters, then of its classes."""

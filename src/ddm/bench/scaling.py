@@ -1,0 +1,233 @@
+"""``scaling``: how time and memory of a fit grow, one thing changed at a time, each fit in a process of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ddm import engine
+from ddm.bench.problem import Problem
+from ddm.bench.report import Report, Row
+from ddm.bench.setup import Setup
+from ddm.datamodel import DistilledDatamodel
+from ddm.datasets.samples import Data, Samples
+from ddm.files import read_json, write_json
+from ddm.matching import distil
+from ddm.partition import kmeans, make_partition
+from ddm.progress import bar
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_HALVINGS = 4
+"""The training set is halved so often; all but the sweep of n are made with the set halved twice."""
+
+_QUESTIONS = 20
+"""Test samples that are asked about one by one."""
+
+AXES = {
+    "n": "training samples",
+    "K": "groups",
+    "P": "parameters",
+    "L": "classes",
+    "T": "checkpoints",
+    "B": "images that groups share",
+}
+
+
+class Divided(Problem):
+    """A problem whose classes are divided into ``parts`` each, sample by sample in turn."""
+
+    def __init__(self, setup: Setup, work: Path, parts: int) -> None:
+        super().__init__(setup, work)
+        self.parts = parts
+
+    @cached_property
+    def data(self) -> Data:
+        """The dataset, with more classes."""
+        data = super().data
+        train, validation, test = map(self._divided, (data.train, data.validation, data.test))
+        return replace(data, train=train, validation=validation, test=test)
+
+    def _divided(self, samples: Samples) -> Samples:
+        labels = samples.labels * self.parts + torch.arange(len(samples)) % self.parts
+        names = tuple(f"{name}.{part}" for name in samples.classes for part in range(self.parts))
+        return replace(samples, labels=labels, classes=names)
+
+    @property
+    def target_folder(self) -> Path:
+        """Where the trajectory is."""
+        return self.work / f"target-{self.setup.training_key()}-{self.parts}"
+
+
+def run(problem: Problem) -> Report:
+    """Fits with more samples, groups, parameters, classes, checkpoints and images."""
+    points = list(_points(problem.setup, len(problem.train)))
+    rows: list[Row] = []
+    with bar("fits", len(points)) as advance:
+        for axis, setup, parts in points:
+            rows.append({"axis": AXES[axis], "symbol": axis} | _kept(setup, problem.work, parts))
+            advance(1)
+    grown = {f"exponent of {axis}": _exponent(rows, axis, "fit") for axis in AXES}
+    groups = [row for row in rows if row["symbol"] == "K"]
+    return Report(
+        "scaling",
+        f"How a fit grows: {problem.setup.data}, {problem.setup.model}",
+        rows,
+        {
+            "axis": "what grows",
+            **{axis: axis for axis in AXES},
+            "training": "training, s",
+            "partition": "clustering, s",
+            "matching": "matching, s",
+            "in trainings": "in trainings",
+            "question": "ms a question",
+            "MiB": "peak MiB",
+        },
+        notes=[
+            "Seconds of the processor, on one core; clustering and matching are what a fit takes beyond training. "
+            "ms a question: all K groups for one more test sample, the median of "
+            f"{_QUESTIONS}. Peak MiB: the largest size of the process, with the data.",
+            "An exponent is the slope of log(seconds of clustering and matching) over log(what grows): 1 is linear, 0 "
+            "is constant.",
+        ],
+        reference=grown
+        | {
+            "peak memory with most groups over that with fewest": groups[-1]["MiB"] / groups[0]["MiB"],
+        },
+        figure=_figure(rows),
+    )
+
+
+def _points(setup: Setup, count: int) -> list[tuple[str, Setup, int]]:
+    """What grows, the setup, and how often classes are divided."""
+    quarter = max(1, count // 4)
+    base = replace(setup, limit=quarter)
+
+    def options(**changes: Any) -> Setup:
+        return replace(base, options={**setup.options, **changes})
+
+    def settings(**changes: Any) -> Setup:
+        return replace(base, settings=replace(setup.settings, **changes))
+
+    width = int(setup.options.get("width", 16))
+    n = [("n", replace(setup, limit=count >> halving), 1) for halving in reversed(range(_HALVINGS + 1))]
+    K = [("K", replace(base, clusters=factor * setup.clusters), 1) for factor in (1, 2, 5, 10)]
+    P = [("P", options(width=factor * width), 1) for factor in (1, 2, 4)]
+    L = [("L", replace(base, clusters=max(1, setup.clusters // parts)), parts) for parts in (1, 2, 5, 10)]
+    T = [("T", settings(checkpoints=checkpoints), 1) for checkpoints in (2, 4, 8, 16)]
+    B = [("B", settings(bank=images), 1) for images in (50, 100, 200, 400)]
+    return n + K + P + L + T + B
+
+
+def _kept(setup: Setup, work: Path, parts: int) -> Row:
+    """The figures of a fit, measured once."""
+    path = work / f"scaling-{setup.key()}-{parts}.json"
+    if not path.exists():
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+            write_json(path, process.submit(measured, setup, work, parts).result())
+    found: Row = read_json(path)
+    return found
+
+
+def measured(setup: Setup, work: Path, parts: int) -> Row:
+    """The figures of a fit in this process, which does nothing else."""
+    problem = Divided(setup, work, parts)
+    kmeans(problem.train[:2], np.zeros((2, 1)), 1)  # what it imports takes seconds
+    with engine.one_thread():
+        training = _training(problem)
+        partition, clustering = _timed(
+            lambda: make_partition(problem.target, problem.train, setup.partition, setup.clusters, None, setup.seed)
+        )
+        (synset, upper), matching = _timed(
+            lambda: distil(problem.target, problem.train, partition, setup.settings, engine="serial")
+        )
+        datamodel = DistilledDatamodel(
+            problem.target, partition, synset, upper, setup.settings, problem.train.fingerprint()
+        )
+        question = _question(datamodel, problem.data.test)
+    return {
+        "n": len(problem.train),
+        "K": len(partition),
+        "P": problem.target.flat.size,
+        "L": len(problem.data.classes),
+        "T": min(setup.settings.checkpoints, len(problem.target.trajectory)),
+        "B": synset.images.shape[1],
+        "training": training,
+        "partition": clustering,
+        "matching": matching,
+        "fit": clustering + matching,
+        "in trainings": (clustering + matching) / training,
+        "question": 1000 * question,
+        "MiB": _peak() / 2**20,
+    }
+
+
+def _training(problem: Problem) -> float:
+    """Seconds of the target's training, kept from the time when it was trained."""
+    path = problem.target_folder / "seconds.json"
+    if not path.exists():
+        _, seconds = _timed(lambda: problem.target)
+        write_json(path, {"seconds": seconds})
+    return float(read_json(path)["seconds"])
+
+
+def _question(datamodel: DistilledDatamodel, test: Samples) -> float:
+    """Seconds of one more question, the median of some."""
+    datamodel.attribute(test[0])
+    times = [_timed(partial(datamodel.attribute, test[index % len(test)]))[1] for index in range(1, _QUESTIONS + 1)]
+    return statistics.median(times)
+
+
+def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    """What some work gives, and the processor's seconds."""
+    started = time.process_time()
+    found = work()
+    return found, time.process_time() - started
+
+
+def _peak() -> int:
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def _exponent(rows: Sequence[Mapping[str, Any]], axis: str, key: str) -> float:
+    """The slope of log(row[key]) over log(row[axis])."""
+    chosen = [row for row in rows if row["symbol"] == axis]
+    x, y = (np.log([float(row[name]) for row in chosen]) for name in (axis, key))
+    return float(np.polyfit(x, y, 1)[0])
+
+
+def _figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Seconds over each thing that grows, on logarithmic axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5.4), layout="constrained")
+    for axis, panel in zip(AXES, figure.subplots(2, 3).flat, strict=True):
+        _draw(panel, axis, [row for row in rows if row["symbol"] == axis])
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def _draw(panel: Axes, axis: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    x = [row[axis] for row in rows]
+    for key, label, colour in (("training", "training", "#999999"), ("fit", "fit", "#0072b2")):
+        panel.loglog(x, [row[key] for row in rows], "o-", label=f"{label}, seconds", color=colour, markersize=4)
+    panel.loglog(x, [row["question"] for row in rows], "s-", label="a question, ms", color="#d55e00", markersize=4)
+    panel.set_xlabel(f"{AXES[axis]} {axis}")
+    panel.set_xticks(x, [f"{value:,}" for value in x], fontsize=7)
+    panel.minorticks_off()
+    panel.set_title(f"fit grows with {axis} to the power {_exponent(rows, axis, 'fit'):.2f}", fontsize=9)

@@ -1,0 +1,219 @@
+"""What a fit would take: time, memory and disk, from short trials of each kind of work, times how often it is done."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ddm import networks
+from ddm.datasets.samples import Data, Samples
+from ddm.engine import Engine
+from ddm.gradients import loss_gradient
+from ddm.matching.blocks import plan
+from ddm.matching.gradient_work import GradientWork
+from ddm.matching.response_work import ResponseWork
+from ddm.matching.work import worthwhile
+from ddm.parameters import state_of
+from ddm.partition import Partition, features_of, kmeans, make_partition, sequential
+from ddm.progress import silent
+from ddm.run import Config, load_data, read_groups
+from ddm.target import Target
+from ddm.training import train
+from ddm.trajectory import Trajectory
+
+_LONG_ENOUGH = 0.3
+"""Seconds of a trial, at least."""
+
+_CLUSTERED = 2000
+"""Samples of a trial of k-means."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a fit would take.
+
+    seconds: of each stage
+    memory:  bytes of this process at its largest, the data among them
+    disk:    bytes of the run
+    """
+
+    seconds: dict[str, float]
+    memory: int
+    disk: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"seconds": self.seconds | {"all": sum(self.seconds.values())}, "memory": self.memory, "disk": self.disk}
+
+
+def estimate(config: Config, engine: Engine = None) -> Estimate:
+    """What the fit of ``config`` would take on this machine, right to a factor of two; nothing is written."""
+    data = load_data(config)
+    network = networks.build(config.model, data.train.shape, len(data.classes), **config.options)
+    own = read_groups(config, data)
+    with silent():
+        step = _seconds_a_sample(network, data.train, config)
+        target = _stand_in(network, data.train, config)
+        partition = _stand_in_partition(data.train, config, target, own)
+        fit = _Fit(config, data, target, partition, engine)
+        seconds = {
+            "training": step * len(data.train) * config.recipe.epochs,
+            "partition": _clustering(data.train, config, target),
+            "matching": fit.seconds(),
+        }
+    return Estimate(seconds, _resident() + fit.memory, fit.disk)
+
+
+def _seconds_a_sample(network: nn.Module, samples: Samples, config: Config) -> float:
+    """Of a training, from a short one of a few batches."""
+    recipe = replace(config.recipe, epochs=1, checkpoint_every=None)
+    count = min(len(samples), 2 * recipe.batch_size)
+    train(network, samples[:count], recipe, device=config.device)
+    while True:
+        passed = _timed(partial(train, network, samples[:count], recipe, device=config.device))
+        if passed >= _LONG_ENOUGH or count == len(samples):
+            return passed / count
+        count = min(len(samples), 2 * count)
+
+
+def _stand_in(network: nn.Module, samples: Samples, config: Config) -> Target:
+    """A target with as many checkpoints as the real one will have, all of them θ_0."""
+    steps = math.ceil(len(samples) / config.recipe.batch_size) * config.recipe.epochs
+    every = config.recipe.checkpoint_every or math.ceil(steps / config.recipe.epochs)
+    first = Trajectory()
+    first.append(state_of(network), 0, 0.0)
+    trajectory = first.some([0] * (1 + math.ceil(steps / every)))
+    trajectory.steps = [min(t * every, steps) for t in range(len(trajectory))]
+    trajectory.lengths = [config.recipe.lr * step for step in trajectory.steps]
+    return Target(network, trajectory, recipe=config.recipe, device=config.device)
+
+
+def _stand_in_partition(samples: Samples, config: Config, target: Target, own: np.ndarray | None) -> Partition:
+    """Groups as many and as large as those of the real partition, on the whole."""
+    if own is None and config.partition == "kmeans":
+        return sequential(samples, config.clusters)
+    kind = config.partition if own is None else own
+    return make_partition(target, samples, kind, config.clusters, None, config.settings.seed)
+
+
+def _clustering(samples: Samples, config: Config, target: Target) -> float:
+    """Seconds of features and k-means, by those of some samples of a class."""
+    if config.groups is not None or config.partition != "kmeans":
+        return 0.0
+    labels = samples.labels.numpy()
+    some = samples[np.flatnonzero(labels == np.bincount(labels).argmax())[:_CLUSTERED]]
+    kmeans(some[:2], np.zeros((2, 1)), 1)  # what it imports takes seconds
+    passed = _timed(lambda: kmeans(some, features_of(some, config.features, target), config.clusters))
+    return passed * len(samples) / len(some)
+
+
+class _Fit:
+    """The matching of a stand-in for the target, whose work is counted and tried, not done."""
+
+    def __init__(self, config: Config, data: Data, target: Target, partition: Partition, place: Engine) -> None:
+        self.target, self.samples, self.partition, self.settings = target, data.train, partition, config.settings
+        self.upper = partition.by_class()
+        kind = ResponseWork if self.settings.matching == "response" else GradientWork
+        self.work = kind(target, self.samples, self.settings)
+        self.blocks = plan(partition, self.work.bytes_per_group, self.settings.memory, self.work.most)
+        self.place = place
+
+    def seconds(self) -> float:
+        """Of all blocks."""
+        passes = sum(self.work.cost(self.partition, self.upper, block) for block in self.blocks)
+        shared = worthwhile(self.place, self.target, passes) != "serial"
+        cores = (os.cpu_count() or 1) if shared else 1
+        found = passes * self._pass() / cores
+        if isinstance(self.work, ResponseWork):
+            found += self._rows(self.work) * self._row(self.work) + self._multiplications(self.work) * _multiplication()
+        return found
+
+    def _pass(self) -> float:
+        """Seconds of a sample forward and back."""
+        x, y = self.samples.batch(self.partition.rows(0)[: self.settings.samples])
+        theta, fixed = self.target.at(0)
+        return _repeated(lambda: loss_gradient(self.target, theta, fixed, x, y)) / len(x)
+
+    def _row(self, work: ResponseWork) -> float:
+        """Seconds of a row of curvature, or of a Jacobian."""
+        made: list[int] = []
+        passed = _repeated(lambda: made.append(len(next(work.responses.curvature.rows()))))
+        return passed / made[0]
+
+    def _rows(self, work: ResponseWork) -> float:
+        """How many are made, some of them again."""
+        curvature, encoder = work.responses.curvature, work.encoder
+        again = 0 if curvature.kept else 2 * curvature.count * len(self.blocks)
+        bank = encoder.first * encoder.classes
+        encoding = bank + encoder.metric.count
+        parts = len(encoder.slices(encoder.first))
+        return curvature.passes + again + encoding * (parts if parts == 1 else parts + len(self.blocks))
+
+    def _multiplications(self, work: ResponseWork) -> float:
+        """Of the products and solves."""
+        size, groups = self.target.flat.size, sum(block.size for block in self.blocks)
+        rows, bank = work.responses.curvature.count, work.encoder.first * work.encoder.classes
+        solve = min(rows, size) ** 2 * (max(rows, size) / 2 + min(rows, size) / 6)
+        return solve + size * (bank * (bank + work.encoder.metric.count) + groups * (2 * min(rows, size) + bank))
+
+    @property
+    def memory(self) -> int:
+        """Bytes beside the data and the network."""
+        held = max(block.size for block in self.blocks) * self.work.bytes_per_group
+        if isinstance(self.work, ResponseWork):
+            held += self.work.responses.curvature.nbytes + self.work.encoder.nbytes
+        return int(held)
+
+    @property
+    def disk(self) -> int:
+        """Bytes of the trajectory, of its last state with the optimiser's, and of synsets with their parts."""
+        state = sum(tensor.nbytes for tensor in self.target.trajectory[0].values())
+        groups = len(self.partition) + (0 if self.upper is None else len(self.upper))
+        return int(state * (len(self.target.trajectory) + 2) + 2 * self._synset(groups))
+
+    def _synset(self, groups: int) -> int:
+        """Bytes of a synset of so many groups."""
+        pixels, classes = math.prod(self.samples.shape), len(self.samples.classes)
+        if isinstance(self.work, ResponseWork):
+            return 4 * self.work.encoder.first * (pixels + groups * classes)
+        return 4 * groups * self.settings.ipc * (pixels + classes)
+
+
+def _multiplication() -> float:
+    """Seconds of a multiplication and addition within a product of matrices."""
+    side = 512
+    matrix = torch.ones(side, side)
+    return _repeated(lambda: matrix @ matrix) / side**3
+
+
+def _repeated(work: Callable[[], object]) -> float:
+    """Seconds of some work, from the fastest of a few trials after a first."""
+    passed, least = 0.0, math.inf
+    work()
+    while passed < _LONG_ENOUGH:
+        last = _timed(work)
+        passed, least = passed + last, min(least, last)
+    return least
+
+
+def _timed(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _resident() -> int:
+    """Bytes that this process has taken at its largest."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
