@@ -176,21 +176,13 @@ def test_data_of_one_class_are_refused_by_the_command_line(command):
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_training_that_diverges_is_refused(optimizer, refused):
     with refused("diverged", "lower the lr"):
-        ddm.train(Linear(36, 4), Samples.make(images(), LABELS), Recipe(epochs=4, lr=1e29, optimizer=optimizer))
+        fitted(Samples.make(images(), LABELS), recipe=Recipe(epochs=4, batch_size=16, lr=1e29, optimizer=optimizer))
 
 
-@pytest.mark.parametrize("value", [np.inf, np.nan, 1e38])
-def test_a_rate_that_no_step_could_take_is_refused(value, refused):
-    for name in ("lr", "weight_decay"):
-        with refused("lr > 0"):
-            Recipe(**{name: value})
-
-
-@pytest.mark.parametrize("value", [np.inf, np.nan])
-def test_settings_that_are_not_finite_are_refused(value, refused):
-    for name in ("lr", "memory", "step_size", "tolerance"):
-        with refused():
-            ddm.Settings(matching="reverse", **{name: value})
+@pytest.mark.parametrize("lr", [np.inf, np.nan, 1e38])
+def test_a_rate_that_no_step_could_take_is_refused(lr, refused):
+    with refused("lr"):
+        Recipe(lr=lr, optimizer="adam")
 
 
 def test_a_snapshot_that_is_not_finite_is_refused(refused):
@@ -201,9 +193,9 @@ def test_a_snapshot_that_is_not_finite_is_refused(refused):
         recorder.snapshot()
 
 
-def test_a_network_whose_outputs_do_not_depend_on_its_parameters_is_refused_or_said_to_say_nothing(refused):
+def test_a_network_whose_predictions_never_change_is_refused_or_said_to_say_nothing(refused):
     samples = Samples.make(images(), LABELS)
-    with refused("do not depend on its parameters"):
+    with refused("do not change with its parameters"):
         fitted(samples, Dead())
     _, said = fitted(samples, Dead(), matching="reverse", steps=2)
     assert any("say nothing" in sentence for sentence in said)

@@ -105,8 +105,8 @@ def _solvable() -> Iterator[None]:
         yield
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         raise InputError(
-            "the outputs of the target do not depend on its parameters, so that nothing can be distilled: train it "
-            "from other weights or with another lr."
+            "the predictions of the target do not change with its parameters, so that nothing can be distilled: "
+            "train it from other weights or with another lr."
         ) from None
 
 

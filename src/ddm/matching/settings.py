@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,10 +87,10 @@ class Settings:
         for name, least in _LEAST.items():
             if getattr(self, name) is not None and getattr(self, name) < least:
                 raise InputError(f"{name} must be at least {least}, not {getattr(self, name)}.")
-        if self.steps < 0 or not 0 < self.lr < math.inf or not 0 < self.memory < math.inf:
-            raise InputError("matching needs steps ≥ 0, lr > 0 and memory > 0, all finite.")
-        if self.step_size is not None and not 0 < self.step_size < math.inf:
-            raise InputError("a fixed step size of the fine-tuning must be positive and finite.")
+        if self.steps < 0 or not self.lr > 0 or not self.memory > 0:
+            raise InputError("matching needs steps ≥ 0, lr > 0 and memory > 0.")
+        if self.step_size is not None and not self.step_size > 0:
+            raise InputError("a fixed step size of the fine-tuning must be positive.")
         if self.matching == "response" and (self.step_size, self.labels, self.finetune_steps) != (None, "soft", 1):
             raise InputError(
                 "response matching finds soft labels and one step of its own: leave labels, step_size and "
