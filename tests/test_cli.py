@@ -1,6 +1,7 @@
 """The command line: one JSON document on standard output, or one sentence on standard error and exit code 2."""
 
 import csv
+import errno
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ from answers import Answer, process, refuses
 
 import ddm
 from ddm import Recipe, Settings
-from ddm.files import read_json
+from ddm.files import read_json, working_in
 from ddm.matching import paper
 
 SMALL = "--option width=4 --option depth=1 --epochs 3 --batch-size 16 --setting steps=3"
@@ -476,6 +477,32 @@ def test_a_sentence_of_several_lines_is_put_on_one(command, monkeypatch):
 
     monkeypatch.setattr(ddm.run, "fit", refusing)
     refuses(command("fit"), "a library said: this and that.")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
+)
+def test_memory_that_ran_out_is_a_sentence_that_says_what_to_lower(command, monkeypatch, error):
+    def exhausted(*_):
+        raise error
+
+    monkeypatch.setattr(ddm.run, "fit", exhausted)
+    refuses(command("fit"), "memory=1", "--batch-size", "--engine serial")
+
+
+def test_a_full_disk_is_a_sentence_wherever_it_is_met(command, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", "/dev/shm/x")
+
+    monkeypatch.setattr(ddm.run, "fit", full)
+    refuses(command("fit"), "no room left", "the same command again")
+
+
+def test_a_run_that_another_command_works_in_is_left_alone(command, run):
+    with working_in(run):
+        refuses(command(*FIT, "--out", run), "another ddm is working", str(run))
+        refuses(command("audit", run), "another ddm is working", str(run))
 
 
 def test_an_interrupted_command_says_that_it_can_go_on(command, monkeypatch):

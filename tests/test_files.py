@@ -3,6 +3,8 @@
 import json
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -10,7 +12,16 @@ from comparing import same_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddm.files import read_json, read_metadata, read_tensors, replacing, write_json, write_tensors
+from ddm.files import (
+    make_folder,
+    read_json,
+    read_metadata,
+    read_tensors,
+    replacing,
+    working_in,
+    write_json,
+    write_tensors,
+)
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor([1, 2])}
 
@@ -44,6 +55,58 @@ def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path):
         assert path.read_text() == "old"
     assert path.read_text() == "new"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_file_is_on_disk_before_it_has_its_name_and_its_name_before_the_next_file(tmp_path, monkeypatch):
+    """Else a power cut could leave a name without contents, or a later file without an earlier one."""
+    done, sync, rename = [], os.fsync, os.replace
+
+    def synced(handle):
+        done.append(f"sync {os.readlink(f'/proc/self/fd/{handle}').removeprefix(str(tmp_path))}")
+        sync(handle)
+
+    def renamed(source, destination):
+        done.append(f"rename {str(destination).removeprefix(str(tmp_path))}")
+        rename(source, destination)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    make_folder(tmp_path / "run")
+    write_tensors(tmp_path / "run" / "a", TENSORS)
+    assert done[:1] == ["sync "]  # the name of the folder
+    assert done[1].startswith("sync /run/.ddm-")
+    assert done[2:] == ["rename /run/a", "sync /run"]
+
+
+def test_one_process_works_in_a_folder_and_what_killed_ones_left_is_removed(tmp_path, refused):
+    script = "import sys, time; from pathlib import Path; from ddm.files import working_in, replacing\n"
+    script += "with working_in(Path(sys.argv[1])), replacing(Path(sys.argv[1], 'x', 'file')) as new:\n"
+    script += "    new.write_text('half'); print(flush=True); time.sleep(600)"
+    other = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)
+    try:
+        other.stdout.readline()
+        (left,) = (tmp_path / "x").iterdir()
+        with refused("another ddm is working", str(tmp_path)), working_in(tmp_path):
+            pass
+        assert left.exists()
+    finally:
+        other.kill()
+        other.communicate()
+    with replacing(tmp_path / "x" / "mine") as new, working_in(tmp_path):
+        assert not left.exists()
+        new.write_text("whole")
+    assert os.listdir(tmp_path / "x") == ["mine"]
+
+
+def test_only_folders_of_ones_own_are_removed(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    (tmp_path / "run" / ".ddm-link").symlink_to(tmp_path / "other")
+    os.mkfifo(tmp_path / "run" / ".ddm-pipe")
+    with working_in(tmp_path / "run"):
+        pass
+    assert (tmp_path / "other" / "file").exists()
 
 
 def test_folders_are_made_and_permissions_are_ordinary(tmp_path):

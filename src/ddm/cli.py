@@ -23,7 +23,8 @@ from ddm.commands.fit import fit
 from ddm.commands.report import report
 from ddm.commands.trace import trace
 from ddm.commands.unlearn import unlearn
-from ddm.errors import InputError
+from ddm.errors import InputError, out_of_memory
+from ddm.files import no_room
 
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """Of the click that typer uses, which newer ones carry with them."""
@@ -64,7 +65,17 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except OSError as error:
+        if no_room(error):
+            _fail(f"there is no room left on the disk ({error}): free some and give the same command again.")
         _fail(f"{error.strerror or error}: '{error.filename}'." if error.filename else f"{error}.")
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        _fail(
+            "there is not enough memory: free some and give the same command again; a run that needs less is made by "
+            "ddm fit with --setting memory=1, a smaller --batch-size or a smaller --size, and --engine serial needs "
+            "less than processes."
+        )
     if code == 130:
         print("ddm: interrupted; the same command goes on where this one stopped.", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)

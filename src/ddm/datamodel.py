@@ -257,6 +257,8 @@ class DistilledDatamodel:
         """
         asked = Samples.of(test).few(200, seed)
         valid = asked if validation is None else Samples.of(validation).few(500, seed)
+        for samples in (asked, valid):
+            self._batch(samples)
         with self._exact(train, by, directory, workers, engine) as exact:
             self.audited = audit(
                 self._clusters,

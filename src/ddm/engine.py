@@ -7,8 +7,11 @@ share is sent to a worker once. A worker that dies is replaced; a piece that fai
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import signal
 import threading
+import time
 import traceback
 import uuid
 from collections import Counter
@@ -226,6 +229,7 @@ class _Elsewhere(Generic[Piece, Result]):
         import cloudpickle
 
         self.pieces, self.place, self.count = pieces, place, count
+        self.home = None if place.remote else os.getpid()
         self.key = uuid.uuid4().hex
         try:
             self.packed = np.frombuffer(cloudpickle.dumps(work), np.uint8)
@@ -238,7 +242,7 @@ class _Elsewhere(Generic[Piece, Result]):
         from joblib import delayed
 
         call = delayed(_unpacked)
-        calls = (call(self.key, self.packed, self.pieces[number], number) for number in numbers)
+        calls = (call(self.key, self.packed, self.pieces[number], number, self.home) for number in numbers)
         return self.place.run(calls, self.packed, self.count)
 
 
@@ -249,12 +253,27 @@ _open: tuple[str, Any] = ("", None)
 """The work that was unpacked last in this process, and its key."""
 
 
-def _unpacked(key: str, packed: np.ndarray, piece: Any, number: int) -> _Outcome[Any]:
-    """A piece, by work that is unpacked once for all pieces of a process."""
+def _unpacked(key: str, packed: np.ndarray, piece: Any, number: int, home: int | None) -> _Outcome[Any]:
+    """A piece, by work that is unpacked once for all pieces of a process; ``home`` started it, if on this machine."""
     global _open
     with _lock:
+        if home not in (None, os.getpid()):
+            _belong_to(home)
         if _open[0] != key:
             import cloudpickle
 
             _open = key, cloudpickle.loads(packed.data)
         return _attempt(_open[1], piece, number)
+
+
+@functools.cache
+def _belong_to(home: int) -> None:
+    """Leave Ctrl-C to the process that started this one, and end when it ends: killed, it cannot end this one."""
+
+    def watch() -> None:
+        while os.getppid() == home:
+            time.sleep(1)
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=watch, daemon=True).start()

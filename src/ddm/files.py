@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,22 +20,59 @@ from torch import Tensor
 
 from ddm.errors import InputError
 
+_TEMPORARY = ".ddm-"
+"""How the folders begin that files are written in before they are whole."""
+
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` that takes its place if the block succeeds, else disappears."""
+    """A temporary path that takes the place of ``path`` if the block succeeds, else disappears.
+
+    It lies in a folder of its own beside ``path``: some libraries write under further names. Once the block has ended,
+    the file is there even if the power fails.
+    """
     with _writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        with _writing(path):
-            _flush(temporary)
-            os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        make_folder(path.parent)
+        folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=path.parent))
+        try:
+            with _opened(folder) as handle:
+                _hold(handle)
+                yield folder / "file"
+                _flush(folder / "file")
+                os.replace(folder / "file", path)
+                _sync(path.parent)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """Refuse to work in a folder that another process works in, and remove what killed ones left half-written.
+
+    The kernel lets go of the folder when the process ends, however it does.
+    """
+    with _opened(folder) as handle:
+        if not _hold(handle):
+            raise InputError(f"another ddm is working in '{folder}': wait for its end, or choose another folder.")
+        for left in list(folder.rglob(f"{_TEMPORARY}*")):
+            if left.is_dir() and not left.is_symlink():
+                _remove_abandoned(left)
+        yield
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, to be there even if the power fails."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in reversed(missing):
+        _sync(each.parent)
+
+
+def no_room(error: BaseException) -> bool:
+    """Whether an error says that a disk is full, or a quota or the largest size of a file reached."""
+    found = re.search(r"\(os error (\d+)\)", str(error)) if isinstance(error, SafetensorError) else None
+    number = int(found[1]) if found else getattr(error, "errno", None)
+    return number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextlib.contextmanager
@@ -40,22 +80,60 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
+        if no_room(error):
+            raise InputError(
+                f"there is no room left to write '{path}': free some and give the same command again."
+            ) from None
         why = getattr(error, "strerror", None) or error
         raise InputError(f"cannot write '{path}': {why}; choose another place.") from None
 
 
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _hold(handle: int) -> bool:
+    """Keep a folder to oneself until it is closed; False where someone else does."""
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # some network file systems cannot tell
+        return True
+    return True
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove a temporary folder unless someone is writing in it."""
+    with contextlib.suppress(FileNotFoundError), _opened(folder) as handle:
+        if _hold(handle):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def _flush(path: Path) -> None:
     """Force the bytes to disk, and give the file the permissions an ordinary one would have."""
-    mask = os.umask(0)
-    os.umask(mask)
-    os.chmod(path, 0o666 & ~mask)
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    ordinary = path.with_name("ordinary")
+    ordinary.touch()
+    path.chmod(ordinary.stat().st_mode)
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    """Force a file, or the names in a folder, to disk."""
+    with _opened(path) as handle:
+        os.fsync(handle)
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as readable JSON."""
-    with replacing(path) as temporary, _writing(path):
+    with replacing(path) as temporary:
         temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -72,7 +150,7 @@ def read_json(path: Path) -> Any:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> None:
     """Write tensors as safetensors; ``metadata`` is kept as JSON under the key ``ddm``."""
     contents = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with replacing(path) as temporary, _writing(path):
+    with replacing(path) as temporary:
         save_file(contents, temporary, metadata={"ddm": json.dumps(metadata or {}, sort_keys=True)})
 
 

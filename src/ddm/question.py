@@ -18,7 +18,7 @@ Question = Samples | tuple[Any, Any] | Dataset[Any]
 def batch_of(question: Question, classes: int) -> tuple[Tensor, Tensor]:
     """Inputs ``(n, ...)`` and labels ``(n,)`` of what is asked about, labels below ``classes``."""
     if isinstance(question, tuple) and len(question) == 2:
-        x, y = torch.as_tensor(question[0]), torch.as_tensor(question[1])
+        x, y = _tensors(question)
         if y.dim() == 0:
             x, y = x[None], y[None]
     elif isinstance(question, (Samples, Dataset)):
@@ -31,4 +31,15 @@ def batch_of(question: Question, classes: int) -> tuple[Tensor, Tensor]:
         raise InputError(f"labels must lie in 0 to {classes - 1}; these reach from {int(y.min())} to {int(y.max())}.")
     if not torch.isfinite(x).all():
         raise InputError("the inputs asked about contain NaN or infinite values.")
-    return x, y.to(torch.int64)
+    return x if x.is_floating_point() else x.to(torch.float32), y.to(torch.int64)
+
+
+def _tensors(question: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
+    """An input or a batch, and its label or labels, that are real and whole numbers."""
+    try:
+        x, y = torch.as_tensor(question[0]), torch.as_tensor(question[1])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"ask about numbers: an input and the number of its class ({error}).") from None
+    if x.is_complex() or y.is_complex() or not torch.equal(y, y.to(torch.int64).to(y.dtype)):
+        raise InputError("ask about real inputs with labels that are whole numbers.")
+    return x, y

@@ -6,6 +6,7 @@ from its last finished block, to the same result.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from ddm import datasets, networks, store
 from ddm.audit import Audit
@@ -22,7 +24,7 @@ from ddm.datasets.samples import Data
 from ddm.engine import Engine
 from ddm.errors import InputError
 from ddm.fields import check_types
-from ddm.files import hash_of, read_json, write_json
+from ddm.files import hash_of, read_json, working_in, write_json
 from ddm.matching import Settings, distil
 from ddm.partition import make_partition
 from ddm.recipe import Recipe
@@ -104,9 +106,20 @@ def fit(config: Config, out: Path, engine: Engine = None) -> tuple[DistilledData
     data = load_data(config)
     network = networks.build(config.model, data.train.shape, len(data.classes), **config.options)
     own = read_groups(config, data)
-    if _complete(out, config):
+    if not out.is_dir():
+        store.writable(out)
+    with working_in(out):
+        if not _complete(out, config):
+            return _make(config, out, data, network, own, engine)
+        shutil.rmtree(out / store.PARTS, ignore_errors=True)  # of a run that was killed at its very end
         datamodel, data = open_run(out, data=data)
         return datamodel, data, read_json(out / SUMMARY)
+
+
+def _make(
+    config: Config, out: Path, data: Data, network: nn.Module, own: np.ndarray | None, engine: Engine
+) -> tuple[DistilledDatamodel, Data, dict[str, Any]]:
+    """Make a run, or the rest of it."""
     store.begin(out, config.to_dict())
     clock = _Clock()
     target = train(network, data.train, config.recipe, directory=out / store.TRAJECTORY, device=config.device)
@@ -156,17 +169,18 @@ def audit(
     engine: Engine = None,
 ) -> Audit:
     """Audit a run and keep what was found in it; one that was killed goes on."""
-    found = datamodel.audit(
-        data.test,
-        validation=data.validation,
-        retrain=retrain,
-        unions=unions,
-        seeds=seeds,
-        directory=run / store.EXACT,
-        seed=seed,
-        engine=engine,
-    )
-    store.save_audit(found, run)
+    with working_in(run):
+        found = datamodel.audit(
+            data.test,
+            validation=data.validation,
+            retrain=retrain,
+            unions=unions,
+            seeds=seeds,
+            directory=run / store.EXACT,
+            seed=seed,
+            engine=engine,
+        )
+        store.save_audit(found, run)
     return found
 
 

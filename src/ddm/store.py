@@ -31,7 +31,7 @@ from ddm import networks
 from ddm.audit import Audit
 from ddm.datamodel import DistilledDatamodel
 from ddm.errors import InputError
-from ddm.files import hash_of, read_json, read_metadata, read_tensors, write_json, write_tensors
+from ddm.files import hash_of, make_folder, read_json, read_metadata, read_tensors, write_json, write_tensors
 from ddm.matching import Settings
 from ddm.partition import Partition
 from ddm.recipe import Recipe
@@ -163,7 +163,7 @@ def check_same(run: Path, datamodel: DistilledDatamodel) -> None:
 def writable(run: Path) -> None:
     """Make the folder of a run, or refuse in one sentence."""
     try:
-        run.mkdir(parents=True, exist_ok=True)
+        make_folder(run)
     except OSError as error:
         raise InputError(f"cannot make the folder '{run}' ({error.strerror}): choose another --out.") from None
     if not os.access(run, os.W_OK | os.X_OK):

@@ -110,9 +110,10 @@ class Recorder:
 
     def snapshot(self, steps: int = 1, length: float = math.nan) -> None:
         """Keep the parameters as they are now."""
-        self.trajectory.append(
-            state_of(self.network), self.trajectory.steps[-1] + steps, self.trajectory.lengths[-1] + length
-        )
+        state = state_of(self.network)
+        if not all(tensor.isfinite().all() for tensor in state.values()):
+            raise InputError(f"snapshot {len(self.trajectory)}: the parameters are not finite: lower the lr.")
+        self.trajectory.append(state, self.trajectory.steps[-1] + steps, self.trajectory.lengths[-1] + length)
 
     def target(self, loss: Loss = F.cross_entropy, device: str | torch.device = "cpu") -> Target:
         """The target that was recorded."""
@@ -121,6 +122,8 @@ class Recorder:
 
 def accuracy_of(network: nn.Module, samples: Samples, batch_size: int = 512) -> float:
     """Fraction of samples that a network in evaluation mode classifies correctly."""
+    if not len(samples):
+        raise InputError("there are no samples to measure an accuracy on: give at least one.")
     device = next(network.parameters()).device
     right = 0
     parts = torch.arange(len(samples)).split(batch_size)

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from ddm import augment as augmentation
-from ddm.datasets.samples import Samples
+from ddm.datasets.samples import Samples, check_classes
 from ddm.errors import InputError
 from ddm.files import read_metadata, read_tensors, write_tensors
 from ddm.parameters import load_state, state_of
@@ -237,6 +237,7 @@ def _check_fit(network: nn.Module, samples: Samples, device: torch.device) -> No
     """Refuse a network that cannot read the samples or has too few outputs for their classes."""
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise InputError("the network has no parameters to train.")
+    check_classes(samples)
     x, _ = samples.batch([0])
     network.eval()
     try:

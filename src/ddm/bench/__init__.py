@@ -28,6 +28,7 @@ from ddm.bench.report import Report
 from ddm.bench.setup import Setup, preset
 from ddm.engine import Engine
 from ddm.errors import InputError
+from ddm.files import working_in
 from ddm.store import writable
 
 __all__ = ["BENCHES", "Setup", "preset", "run"]
@@ -61,5 +62,6 @@ def run(name: str, setup: Setup, out: Path, command: str = "", engine: Engine = 
         raise InputError(f"there is no benchmark '{name}': use one of {', '.join(BENCHES)}.")
     writable(out)
     started = time.perf_counter()
-    report = BENCHES[name](Problem(setup, out / "work", engine))
-    return report.write(out, setup, command, time.perf_counter() - started)
+    with working_in(out):
+        report = BENCHES[name](Problem(setup, out / "work", engine))
+        return report.write(out, setup, command, time.perf_counter() - started)

@@ -51,7 +51,14 @@ class Samples(Dataset[tuple[Tensor, int]]):
         what: str = "the data",
     ) -> Samples:
         """Checked samples, not yet normalised (mean 0, std 1). Raises ``InputError`` on bad input."""
+        if np.asarray(labels).dtype.kind in "US":
+            from ddm.datasets.labels import number
+
+            classes, columns = number({"": labels}, classes, what)
+            labels = columns[""]
         raw, labels = torch.as_tensor(raw), torch.as_tensor(labels)
+        if raw.is_complex() or labels.is_complex():
+            raise InputError(f"{what} holds complex numbers: give real ones.")
         if raw.dtype != torch.uint8:
             raw = raw.to(torch.float32)
         _check(raw, labels, classes, what)
@@ -123,14 +130,12 @@ class Samples(Dataset[tuple[Tensor, int]]):
                 raise IndexError(f"sample {index} of {len(self)}")
             x, y = self.batch([int(index) % len(self)])
             return x[0], int(y[0])
-        rows = torch.arange(len(self))[index if isinstance(index, slice) else torch.as_tensor(index)]
+        rows = torch.arange(len(self))[_rows(index)]
         return replace(self, raw=self.raw[rows], labels=self.labels[rows], origin=self.origin[rows])
 
     def batch(self, index: Index | None = None) -> tuple[Tensor, Tensor]:
         """Normalised inputs ``(b, ...)`` float32 and labels ``(b,)`` of some samples (default: all)."""
-        rows: Any = slice(None) if index is None else index
-        if not isinstance(rows, slice):
-            rows = torch.as_tensor(rows)
+        rows = _rows(slice(None) if index is None else index)
         return self.normalise(self.raw[rows]), self.labels[rows]
 
     def few(self, count: int, seed: int = 0) -> Samples:
@@ -183,6 +188,12 @@ class Data:
         return samples
 
 
+def check_classes(samples: Samples) -> None:
+    """Refuse samples of one class: every network says the same of them."""
+    if len(samples.classes) < 2:
+        raise InputError(f"all samples are of the one class '{samples.classes[0]}': give data of at least two.")
+
+
 def _check(raw: Tensor, labels: Tensor, classes: Sequence[str] | None, what: str) -> None:
     if raw.dim() < 2 or raw.numel() == 0:
         raise InputError(f"{what} must hold at least one input, as an array of shape (n, ...).")
@@ -202,6 +213,14 @@ def _check(raw: Tensor, labels: Tensor, classes: Sequence[str] | None, what: str
         raise InputError(
             f"{what} has labels from {low} to {high}; with {count} classes they must lie in 0 to {count - 1}."
         )
+
+
+def _rows(index: Index) -> slice | Tensor:
+    """Rows as torch takes them, which knows no empty list."""
+    if isinstance(index, slice):
+        return index
+    rows = torch.as_tensor(index)
+    return rows if len(rows) else rows.long()
 
 
 def _whole(values: Tensor) -> bool:

@@ -6,14 +6,17 @@ saved when it is done, so that a killed run goes on with the next one.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import warnings
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
-from ddm.datasets.samples import Samples
+from ddm.datasets.samples import Samples, check_classes
 from ddm.engine import Engine
 from ddm.errors import InputError
 from ddm.files import read_json, write_json
@@ -26,6 +29,9 @@ from ddm.partition import Partition
 from ddm.progress import bar
 from ddm.synset import Synset
 from ddm.target import Target
+
+_NOTHING = 1e-6
+"""An alignment that is none."""
 
 
 def distil(
@@ -41,6 +47,7 @@ def distil(
     engine: where the pulls of response matching, or the blocks of the others, are computed
     """
     settings = settings or Settings()
+    check_classes(samples)
     upper = partition.by_class()
     if upper is not None and len(upper) == len(partition):
         synset, _ = distil(target, samples, replace(partition, parents=None), settings, directory, engine)
@@ -55,9 +62,10 @@ def distil(
     todo = sum(work.cost(partition, upper, block) for block in left) + (work.shared_cost if left else 0.0)
     with bar(f"{settings.matching} matching", todo) as advance:
         numbers = [number for number, parts in enumerate(done) if not parts]
-        for number, parts in work.all(partition, upper, [(number, blocks[number]) for number in numbers], advance):
-            done[number] = parts
-            _keep(directory, number, parts)
+        with _solvable():
+            for number, parts in work.all(partition, upper, [(number, blocks[number]) for number in numbers], advance):
+                done[number] = parts
+                _keep(directory, number, parts)
     every = [part for parts in done for part in parts]
     clusters = Synset.join([synset for level, synset in every if level == "cluster"], partition.names)
     _warn(clusters, "groups", settings)
@@ -91,6 +99,17 @@ def _claim(directory: Path, target: Target, samples: Samples, partition: Partiti
             raise InputError(f"'{directory}' holds parts of a matching with another {what}: choose another folder.")
 
 
+@contextlib.contextmanager
+def _solvable() -> Iterator[None]:
+    try:
+        yield
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        raise InputError(
+            "the predictions of the target do not change with its parameters, so that nothing can be distilled: "
+            "train it from other weights or with another lr."
+        ) from None
+
+
 def _warn(synset: Synset, what: str, settings: Settings) -> None:
     """Say what went wrong, once for all groups; refuse a synset that is of no use at all."""
     if synset.stopped:
@@ -98,6 +117,11 @@ def _warn(synset: Synset, what: str, settings: Settings) -> None:
         if len(synset.stopped) == len(synset):
             raise InputError(f"none of the {len(synset)} {what} could be distilled: {first}")
         warnings.warn(f"{len(synset.stopped)} of {len(synset)} {what} could not be distilled: {first}", stacklevel=3)
+    if bool((synset.alignment.abs() < _NOTHING).all()):
+        warnings.warn(
+            f"the synsets of the {what} say nothing: no gradient was left to match, as of a target that did not learn.",
+            stacklevel=3,
+        )
     wrong = int((synset.lengths < 0).sum())
     if wrong and settings.matching == "reverse":
         warnings.warn(

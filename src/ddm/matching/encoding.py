@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ddm.curvature import Curvature, shrunk, slices, stacked
 from ddm.datasets.samples import Samples
+from ddm.errors import InputError
 from ddm.gradients import jacobian, together
 from ddm.matching.settings import Settings
 from ddm.target import Target
@@ -61,6 +62,17 @@ class Encoder:
         self.metric = Curvature(target, samples, last, torch.ones(1), 1.0, rows, settings.memory / 4, settings.seed + 1)
         self.classes = target.outputs(samples.batch([0])[0]).shape[1]
         self._bank: _Bank | None = None
+        self._check_memory()
+
+    def _check_memory(self) -> None:
+        """Refuse so many classes that the least squares do not fit the memory, whatever the bank."""
+        rows = self.first * self.classes
+        wanted = 8 * rows * (2 * rows + self.metric.count) / 2**30
+        if rows > _MOST and wanted > self.settings.memory:
+            raise InputError(
+                f"soft targets of {self.first} images for {self.classes:,} classes take {wanted:.1f} GiB to find, and "
+                f"the setting memory={self.settings.memory:g} allows less: raise it, or choose reverse matching."
+            )
 
     @property
     def first(self) -> int:
