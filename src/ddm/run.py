@@ -22,14 +22,12 @@ from ddm.datasets.samples import Data
 from ddm.engine import Engine
 from ddm.errors import InputError
 from ddm.fields import check_types
-from ddm.files import hash_of, read_json, write_json
+from ddm.files import hash_of, read_json, read_table, write_json
 from ddm.matching import Settings, distil
 from ddm.partition import make_partition
 from ddm.recipe import Recipe
 from ddm.target import device_of
 from ddm.training import train
-
-SUMMARY = "summary.json"
 
 PARTITIONS = ("kmeans", "class", "sequence")
 
@@ -106,7 +104,7 @@ def fit(config: Config, out: Path, engine: Engine = None) -> tuple[DistilledData
     own = read_groups(config, data)
     if _complete(out, config):
         datamodel, data = open_run(out, data=data)
-        return datamodel, data, read_json(out / SUMMARY)
+        return datamodel, data, read_table(out / store.SUMMARY)
     store.begin(out, config.to_dict())
     clock = _Clock()
     target = train(network, data.train, config.recipe, directory=out / store.TRAJECTORY, device=config.device)
@@ -120,7 +118,7 @@ def fit(config: Config, out: Path, engine: Engine = None) -> tuple[DistilledData
         target, partition, synset, upper, config.settings, data.train.fingerprint(), config.to_dict(), data.train
     )
     facts = summary(datamodel, data) | {"seconds": clock.laps}
-    write_json(out / SUMMARY, facts)
+    write_json(out / store.SUMMARY, facts)
     store.save(datamodel, out)
     return datamodel, data, facts
 
@@ -139,7 +137,10 @@ def open_run(
     if data is None:
         data = load_data(_config_of(run, name), root)
     if data.train.fingerprint() != datamodel.data:
-        raise InputError(f"the run '{run}' was made with other training data than '{data.name}' holds now.")
+        raise InputError(
+            f"the run '{run}' was made with other training data than '{data.name}' holds now "
+            f"({data.train.unlike(datamodel.described)}): restore them."
+        )
     datamodel.samples = data.train
     return datamodel, data
 
