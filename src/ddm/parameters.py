@@ -68,7 +68,9 @@ class FlatNetwork:
         """The trained part θ ``(P,)`` of a state; NaN and infinite values are refused."""
         for name in self.shapes:
             if not is_finite(state[name]):
-                raise InputError(f"the parameters {name} hold NaN or infinite values: restore their file or train again.")
+                raise InputError(
+                    f"the parameters {name} hold NaN or infinite values: restore their file or train again."
+                )
         return torch.cat([state[name].flatten() for name in self.shapes])
 
     def fixed(self, state: Mapping[str, Tensor]) -> State:

@@ -1,6 +1,6 @@
 """The run directory: everything a datamodel is, in files that are whole or absent, none of them pickled.
 
-    manifest.json                  format version, fingerprints, versions of libraries, checksums of the files below, and
+    manifest.json                  format version, fingerprints, versions of libraries, checksums of the files, and
                                    whether the run is complete
     config.json                    what replays the run
     trajectory/00000.safetensors…  θ_0 … θ_τ
@@ -128,9 +128,8 @@ def _load(
 ) -> DistilledDatamodel:
     for name in (PARTITION, SYNSET, *((CLASS_SYNSET,) if CLASS_SYNSET in facts["files"] else ())):
         if hash_of(run / name) != facts["files"][name]:
-            raise InputError(
-                f"'{run / name}' is not the file that this run was saved with ({stranger(run / name, facts)}): restore it."
-            )
+            why = stranger(run / name, facts)
+            raise InputError(f"'{run / name}' is not the file that this run was saved with ({why}): restore it.")
     if loss is None and facts["loss"] != loss_name(F.cross_entropy):
         raise InputError(f"the run '{run}' was made with a loss of your own ({facts['loss']}): give it as loss=….")
     trajectory = Trajectory.open(run / TRAJECTORY)
@@ -142,8 +141,8 @@ def _load(
     target = Target(_network(facts, network, run), trajectory, loss or F.cross_entropy, recipe, device, facts["data"])
     if target.fingerprint() != facts["target"]:
         raise InputError(
-            f"the trajectory in '{run}' is not the one its synset was made for ({_training(run, facts)}): restore it or "
-            "make the run again."
+            f"the trajectory in '{run}' is not the one its synset was made for ({training_of(run, facts)}): "
+            "restore it or make the run again."
         )
     partition, synset = load_partition(run / PARTITION), Synset.load(run / SYNSET)
     upper = Synset.load(run / CLASS_SYNSET) if CLASS_SYNSET in facts["files"] else None
@@ -177,7 +176,8 @@ def stranger(path: Path, facts: Mapping[str, Any]) -> str:
     except InputError:
         return "it is damaged"
     if path.name == PARTITION:
-        return "it is of other training data" if metadata.get("data", facts["data"]) != facts["data"] else "it has changed"
+        same = metadata.get("data", facts["data"]) == facts["data"]
+        return "it has changed" if same else "it is of other training data"
     try:
         Synset.load(path).check_made_for(_origin(facts))
     except InputError as error:
@@ -189,7 +189,7 @@ def _origin(facts: Mapping[str, Any]) -> dict[str, str]:
     return {what: facts[what] for what in ("network", "target", "data")}
 
 
-def _training(run: Path, facts: Mapping[str, Any]) -> str:
+def training_of(run: Path, facts: Mapping[str, Any]) -> str:
     """What tells the training whose checkpoints lie in a run from the one that belongs there."""
     progress = run / TRAJECTORY / "progress.safetensors"
     known = read_metadata(progress) if progress.exists() else {}

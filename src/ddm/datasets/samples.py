@@ -157,7 +157,6 @@ class Samples(Dataset[tuple[Tensor, int]]):
             digest.update(tensor.contiguous().numpy().data)
         return digest.hexdigest()
 
-
     def facts(self) -> dict[str, Any]:
         """What the fingerprint is made of, part by part, so that what differs can be told."""
         return {

@@ -134,5 +134,7 @@ def _kept(directory: Path | None, number: int, block: Block) -> list[Part]:
     parts = {level: Synset.load(_path(directory, number, level)) for level in levels}
     for level, groups in (("cluster", block.clusters), ("class", block.classes)):
         if groups and len(parts[level]) != len(groups):
-            raise InputError(f"'{_path(directory, number, level)}' is of other groups: delete it, and it is made again.")
+            raise InputError(
+                f"'{_path(directory, number, level)}' is of other groups: delete it, and it is made again."
+            )
     return list(parts.items())
