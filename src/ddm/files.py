@@ -86,6 +86,22 @@ def read_table(path: Path) -> dict[str, Any]:
     return table
 
 
+def sealed(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of JSON values with its checksum, by which ``is_sealed`` tells whether it has changed since."""
+    return {**table, _CHECKSUM: _table_checksum(table)}
+
+
+def is_sealed(table: Mapping[str, Any]) -> bool | None:
+    """Whether a table is as it was ``sealed``; None where it was not."""
+    if _CHECKSUM not in table:
+        return None
+    return bool(table[_CHECKSUM] == _table_checksum({key: table[key] for key in table if key != _CHECKSUM}))
+
+
+def _table_checksum(table: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+
+
 def _parsed(text: str) -> Any:
     """JSON, refused where it holds half a character: such text cannot be printed or written again."""
     value = json.loads(text)

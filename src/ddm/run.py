@@ -18,7 +18,7 @@ from ddm import datasets, networks, store
 from ddm.audit import Audit
 from ddm.clusters import Place
 from ddm.datamodel import DistilledDatamodel
-from ddm.datasets.samples import Data
+from ddm.datasets.samples import Data, Samples
 from ddm.engine import Engine
 from ddm.errors import InputError
 from ddm.fields import check_types
@@ -143,6 +143,14 @@ def open_run(
         )
     datamodel.samples = data.train
     return datamodel, data
+
+
+def training_set(run: Path, name: str | None = None, root: str | None = None) -> Samples:
+    """The training set that a run names, as it is now; one of the hub only if it is named again."""
+    config = _config_of(run, name)
+    if config.data.startswith("hf:") and name is None:
+        raise InputError(f"the data '{config.data}' are not on this machine: pass --data {config.data}.")
+    return load_data(config, root).train
 
 
 def audit(

@@ -35,7 +35,16 @@ from ddm.audit import Audit
 from ddm.datamodel import DistilledDatamodel
 from ddm.errors import InputError
 from ddm.fields import is_names
-from ddm.files import hash_of, read_json, read_metadata, read_table, read_tensors, write_json, write_tensors
+from ddm.files import (
+    hash_of,
+    read_json,
+    read_metadata,
+    read_table,
+    read_tensors,
+    sealed,
+    write_json,
+    write_tensors,
+)
 from ddm.matching import Settings
 from ddm.parameters import check_state, shapes_of
 from ddm.partition import Partition
@@ -49,6 +58,9 @@ FORMAT = 1
 MANIFEST, CONFIG = "manifest.json", "config.json"
 TRAJECTORY, PARTS, EXACT, AUDIT, SUMMARY = "trajectory", "parts", "exact", "audit.json", "summary.json"
 PARTITION, SYNSET, CLASS_SYNSET = "partition.safetensors", "synset.safetensors", "synset-class.safetensors"
+
+FILES = (CONFIG, SUMMARY, PARTITION, SYNSET, CLASS_SYNSET)
+"""Beside the manifest and the trajectory, what a complete run may have."""
 
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -69,7 +81,8 @@ def save(datamodel: DistilledDatamodel, run: Path) -> None:
     (run / CLASS_SYNSET).unlink(missing_ok=True)
     if datamodel.class_synset is not None:
         datamodel.class_synset.save(run / CLASS_SYNSET)
-    write_json(run / MANIFEST, manifest(datamodel) | {"files": {name: hash_of(run / name) for name in _files(run)}})
+    files = {name: hash_of(run / name) for name in _files(run)}
+    write_json(run / MANIFEST, sealed(manifest(datamodel) | {"files": files}))
     if datamodel.audited is not None:
         save_audit(datamodel.audited, run)
     shutil.rmtree(run / PARTS, ignore_errors=True)
@@ -211,7 +224,7 @@ def check_links(run: Path) -> None:
 
 def _files(run: Path) -> list[str]:
     """The files of a complete run that its manifest answers for, by their names in it."""
-    known = [run / name for name in (CONFIG, SUMMARY, PARTITION, SYNSET, CLASS_SYNSET)]
+    known = [run / name for name in FILES]
     checkpoints = sorted((run / TRAJECTORY).glob("*.safetensors"))
     return [path.relative_to(run).as_posix() for path in (*known, *checkpoints) if path.exists()]
 
@@ -249,7 +262,7 @@ def writable(run: Path) -> None:
 
 def save_audit(audit: Audit, run: Path) -> None:
     """Keep what an audit found of the synset in a run."""
-    write_json(run / AUDIT, audit.to_dict() | {"of": hash_of(run / SYNSET)})
+    write_json(run / AUDIT, sealed(audit.to_dict() | {"of": hash_of(run / SYNSET)}))
 
 
 def load_audit(run: Path) -> Audit | None:
