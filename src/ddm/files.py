@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -113,11 +114,12 @@ def _parsed(text: str) -> Any:
 def size_of(path: Path) -> int:
     """Bytes of an ordinary file; pipes and devices, which need not end, are refused."""
     try:
-        if not path.is_file() and path.exists():
-            raise InputError(f"'{path}' is not an ordinary file: replace it.")
-        return path.stat().st_size
+        found = path.stat()
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read '{path}': {getattr(error, 'strerror', None) or error}.") from None
+    if stat.S_ISFIFO(found.st_mode) or stat.S_ISCHR(found.st_mode):
+        raise InputError(f"'{path}' is not an ordinary file: replace it.")
+    return found.st_size
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> None:

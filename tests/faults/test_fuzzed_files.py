@@ -38,8 +38,8 @@ from ddm.trajectory import Trajectory
 from ddm.verification import verify
 
 SEEDS = Path(__file__).parent / "seeds"
-FILES, FOLDERS = 2_000, 100
-"""Inputs for each reader of a file, and of a whole folder."""
+FILES, SLOW, FOLDERS = 100_000, 20_000, 2_000
+"""Inputs for each reader of a file, for the one that builds networks, and for each of whole folders."""
 SECONDS = 60
 """In which a thousand inputs, or a single one of a folder, must be done: a reader that hangs is stopped."""
 GROWTH = 300 * 2**20
@@ -154,8 +154,9 @@ def _picture(kind: str, mode: str) -> bytes:
 
 
 def _one_image(path: Path) -> Any:
-    form = images.survey([("train", [path])], None)
-    return images.Images([path], torch.tensor([0]), ["a"], form, "train")[np.array([0])]
+    with images._opened([path], 0, "train") as (image, name):
+        form = images.Form(1 if images._is_grey(image) else 3, image.height, image.width, resize=False)
+        return images._decode(image, form, name)
 
 
 def _readers(run: Path) -> dict[str, Reader]:
@@ -195,7 +196,9 @@ def _readers(run: Path) -> dict[str, Reader]:
         "partition": Reader(
             ".safetensors", files("partition.safetensors"), mutations.changed_safetensors, store.load_partition
         ),
-        "network": Reader(".safetensors", files("network.safetensors"), mutations.changed_safetensors, networks.load),
+        "network": Reader(
+            ".safetensors", files("network.safetensors"), mutations.changed_safetensors, networks.load, SLOW
+        ),
         "outcome": Reader(".safetensors", files("outcome.safetensors"), mutations.changed_safetensors, Outcome.load),
         "idx": Reader("-ubyte", [_idx(pixels)], mutations.changed_bytes, lambda path: idx.read_idx(path, 3)),
         "idx-gz": Reader(
