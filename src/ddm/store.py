@@ -19,6 +19,7 @@ from __future__ import annotations
 import copy
 import itertools
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -325,17 +326,17 @@ def _same_network(facts: dict[str, Any], network: nn.Module | None, trajectory: 
         network = networks.outline(facts["spec"])
     if network is None:
         return
-    check_state(trajectory[-1], shapes_of(network), f"the trajectory in '{run}'")
     if architecture(network) != facts["network"] or _structure(network) != _structure_of(facts["spec"]):
         raise InputError(f"the run '{run}' is of another network: {_unlike(network, facts)}.")
+    check_state(trajectory[-1], shapes_of(network), f"the trajectory in '{run}'")
 
 
 def _unlike(network: nn.Module, facts: dict[str, Any]) -> str:
     """In what a network differs from the one of a manifest, in a few words."""
-    here, there = (text.split() for text in (architecture(network), facts["network"]))
+    here, there = (re.split(r": |(?<=\]) ", text) for text in (architecture(network), facts["network"]))
     for one, other in itertools.zip_longest(here, there, fillvalue="nothing"):
         if one != other:
-            return f"{other.rstrip(':')} there, {one.rstrip(':')} in the one given"
+            return f"{other} there, {one} in the one given"
     spec, known = _structure(network) or {}, _structure_of(facts["spec"]) or {}
     names = [name for name in {**spec, **known} if spec.get(name) != known.get(name)]
     return ", ".join(f"{name} is {known.get(name)} there, {spec.get(name)} in the one given" for name in names)

@@ -153,7 +153,7 @@ def _others(run: Path, facts: Mapping[str, Any], done: set[str]) -> Iterator[Che
         if path.name.startswith("."):
             yield Checked(name, OTHER, "left by a write that was cut short")
         elif name == store.AUDIT:
-            yield _audit(run)
+            yield _audit(run, facts)
         elif top == store.TRAJECTORY and lists_trajectory:
             yield Checked(name, FOREIGN, "the run was saved without it")
         elif top in (store.TRAJECTORY, store.PARTS, store.EXACT) or name in store.FILES:
@@ -162,7 +162,7 @@ def _others(run: Path, facts: Mapping[str, Any], done: set[str]) -> Iterator[Che
             yield Checked(name, OTHER)
 
 
-def _audit(run: Path) -> Checked:
+def _audit(run: Path, facts: Mapping[str, Any]) -> Checked:
     try:
         values = read_table(run / store.AUDIT)
         Audit.from_dict(values)
@@ -170,7 +170,7 @@ def _audit(run: Path) -> Checked:
         return Checked(store.AUDIT, DAMAGED, str(error).removesuffix("."))
     if is_sealed(values) is False:
         return Checked(store.AUDIT, DAMAGED, "it has changed")
-    if (run / store.SYNSET).exists() and values.get("of") != hash_of(run / store.SYNSET):
+    if facts.get("complete") and values.get("of") != facts["files"].get(store.SYNSET):
         return Checked(store.AUDIT, FOREIGN, "it is of another synset")
     return Checked(store.AUDIT, UNCHECKED if is_sealed(values) is None else WHOLE)
 
