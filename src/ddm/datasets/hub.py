@@ -101,7 +101,9 @@ class _Column:
 
     def _is_its_own(self, path: Path) -> bool:
         """Whether a path that a table names lies where the dataset is: a table must not choose other files to read."""
-        import datasets
+        from datasets import config
+        from huggingface_hub import constants
 
-        homes = (Path(self.what.removeprefix("hf:")), Path(datasets.config.HF_CACHE_HOME))
-        return any(path.resolve().is_relative_to(home.resolve()) for home in homes)
+        caches = (config.HF_CACHE_HOME, config.HF_DATASETS_CACHE, constants.HF_HUB_CACHE)
+        homes = [Path(home).resolve() for home in (self.what.removeprefix("hf:"), *caches)]
+        return any(path.resolve().is_relative_to(home) for home in homes)
