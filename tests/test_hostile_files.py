@@ -130,13 +130,13 @@ def png(width, height):
 
 def image_bomb(folder):
     (folder / "cat").mkdir()
-    (folder / "cat" / "0.png").write_bytes(png(10_000, 10_000))
+    (folder / "cat" / "0.png").write_bytes(png(8000, 8000))
     return (f"folder:{folder}",)
 
 
 def many_large_images(folder):
     (folder / "cat").mkdir()
-    (folder / "cat" / "0.png").write_bytes(png(9000, 9000))
+    (folder / "cat" / "0.png").write_bytes(png(7000, 7000))
     for index in range(1, 1000):
         os.link(folder / "cat" / "0.png", folder / "cat" / f"{index}.png")
     return (f"folder:{folder}",)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 GREY = ("1", "L", "LA", "I")
+# Half a gigabyte while one is decoded, from a file that may have a hundred bytes.
+MOST_PIXELS = 50_000_000
 # Of all that Pillow knows: some of the others start programs of their own.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 
@@ -99,7 +101,7 @@ def _opened(sources: Sources, row: int, what: str) -> Iterator[tuple[Image, str]
     name = f"'{source}'" if isinstance(source, Path) else f"image {row} of {what}"
     try:
         with Image.open(source, formats=FORMATS) as image:
-            if image.width * image.height > (Image.MAX_IMAGE_PIXELS or math.inf):
+            if image.width * image.height > MOST_PIXELS:
                 raise InputError(f"{name} has {image.width}×{image.height} pixels, too many: make it smaller.")
             yield image, name
     except InputError:
@@ -139,4 +141,4 @@ def _eight_bits(image: Image) -> Image:
 
     if not image.mode.startswith("I"):
         return image
-    return Image.fromarray((np.asarray(image).astype(np.int64) // 257).clip(0, 255).astype(np.uint8))
+    return Image.fromarray((np.asarray(image).astype(np.int32) // 257).clip(0, 255).astype(np.uint8))
