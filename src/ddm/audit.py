@@ -71,7 +71,7 @@ class Audit:
             audit = cls(**known | {"groups": tuple(known["groups"]), "samples": tuple(known["samples"])})
             _check(audit)
             return audit
-        except (TypeError, KeyError, AttributeError, ValueError) as error:
+        except (TypeError, KeyError, AttributeError, ValueError, OverflowError) as error:
             raise InputError(
                 f"this is not an audit ({str(error).rstrip('.')}): make it again with ddm audit."
             ) from None

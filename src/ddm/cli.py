@@ -23,6 +23,7 @@ from ddm.commands.fit import fit
 from ddm.commands.report import report
 from ddm.commands.trace import trace
 from ddm.commands.unlearn import unlearn
+from ddm.commands.verify import verify
 from ddm.errors import InputError, out_of_memory
 from ddm.files import no_room
 
@@ -36,7 +37,7 @@ app = typer.Typer(
     help="Which of my training data made the model do this, and what would it be without them?",
 )
 
-for command in (demo, fit, attribute, trace, diagnose, unlearn, audit, report, explore, bench):
+for command in (demo, fit, attribute, trace, diagnose, unlearn, audit, report, explore, verify, bench):
     app.command()(command)
 
 

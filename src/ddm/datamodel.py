@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ class DistilledDatamodel:
     config:       what replays the run, if the command line made it
     samples:      the training set, where it is at hand; no file of a run holds it
     audited:      what an audit of it found
+    described:    the facts of the training set, for a datamodel that has it not at hand
     """
 
     def __init__(
@@ -60,7 +61,12 @@ class DistilledDatamodel:
         config: dict[str, Any] | None = None,
         samples: Samples | None = None,
         audited: Audit | None = None,
+        described: Mapping[str, Any] | None = None,
     ) -> None:
+        for one in (synset, class_synset):
+            if one is not None:
+                one.check_made_for(target.origin(data))
+        self._described = described
         self.target, self.partition, self.settings, self.data = target, partition, settings, data
         self.config, self.samples, self.audited = config, samples, audited
         self.synset, self.class_synset = synset, class_synset
@@ -304,9 +310,21 @@ class DistilledDatamodel:
         samples = self.samples if train is None else Samples.of(train)
         if samples is None:
             raise InputError("retraining needs the training set: give it as train=….")
-        if samples.fingerprint() != self.data:
-            raise InputError("this is another training set than the datamodel was made with.")
+        self.check_data(samples, "this")
         return samples
+
+    @property
+    def described(self) -> Mapping[str, Any] | None:
+        """What is known of the training set, so that what differs in another can be told."""
+        return self.samples.facts() if self.samples is not None else self._described
+
+    def check_data(self, samples: Samples, what: str) -> None:
+        """Refuse another training set than the datamodel was made with, and say what differs."""
+        if samples.fingerprint() != self.data:
+            raise InputError(
+                f"{what} is another training set than the datamodel was made with ({samples.unlike(self.described)}): "
+                "give that one."
+            )
 
     def save(self, path: Path | str) -> None:
         """Write a run directory that ``ddm.load`` and the command line read."""

@@ -24,7 +24,7 @@ from ddm.engine import Engine
 from ddm.errors import InputError
 from ddm.files import read_metadata, read_tensors, write_tensors
 from ddm.gradients import loss_gradient
-from ddm.parameters import State, state_of
+from ddm.parameters import State, check_state, state_of
 from ddm.partition import Partition
 from ddm.recipe import Recipe
 from ddm.target import Loss, Target, architecture, hash_of_state, loss_name
@@ -85,7 +85,10 @@ class Exact:
         """Parameters and buffers of the model without each removal's rows."""
         self.make(removals, [order])
         for rows in removals:
-            yield read_tensors(self._path(rows, order))
+            path = self._path(rows, order)
+            state = read_tensors(path)
+            check_state(state, self.target.shapes, f"'{path}'")
+            yield state
 
     def outputs(self, removals: Sequence[np.ndarray], order: int, x: Tensor) -> Tensor:
         """Logits ``(M, n, L)`` for inputs ``x (n, ...)`` without each of M removals' rows."""
@@ -108,7 +111,7 @@ class Exact:
     def seconds(self, removals: Sequence[np.ndarray], order: int = 0) -> float:
         """Mean time of these retrainings, each on one thread, as measured when they were made."""
         self.make(removals, [order])
-        return float(np.mean([read_metadata(self._path(rows, order))["seconds"] for rows in removals]))
+        return float(np.mean([_seconds(self._path(rows, order)) for rows in removals]))
 
     def bytes(self, removals: Sequence[np.ndarray], order: int = 0) -> int:
         """What these models take on disk."""
@@ -175,6 +178,14 @@ class _Retrain:
         state = state_of(self.retrain(job.rows, job.order))
         seconds = time.perf_counter() - started
         return job.name, {name: tensor.cpu() for name, tensor in state.items()}, seconds
+
+
+def _seconds(path: Path) -> float:
+    """What a kept retraining took."""
+    seconds = read_metadata(path).get("seconds")
+    if not isinstance(seconds, float) or not math.isfinite(seconds):
+        raise InputError(f"'{path}' does not say what it took: delete it, and it is made again.")
+    return seconds
 
 
 def _origin(target: Target, samples: Samples, retrain: Retrain | None) -> list[str]:

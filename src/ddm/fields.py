@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
+
+from torch import Tensor
 
 from ddm.errors import InputError
 
@@ -13,7 +15,11 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "int": ((int,), "a whole number"),
     "float": ((int, float), "a number"),
     "str": ((str,), "a word"),
+    "bool": ((bool,), "true or false"),
     "Mapping[str, Any]": ((Mapping,), "a table of names and values"),
+    "Mapping[str, str]": ((Mapping,), "a table of names and words"),
+    "dict[str, str]": ((dict,), "a table of names and words"),
+    "Tensor": ((Tensor,), "a tensor"),
 }
 
 
@@ -25,9 +31,21 @@ def check_types(instance: Any) -> None:
         if value is None and annotation.endswith("| None"):
             continue
         types, kind = _KINDS.get(annotation.removesuffix(" | None"), ((object,), ""))
-        if not isinstance(value, types) or (isinstance(value, bool) and types != (object,)):
+        if not isinstance(value, types) or (isinstance(value, bool) and types not in ((object,), (bool,))):
             raise InputError(f"{field.name} must be {kind}, not '{value}'.")
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{field.name} must be finite, not {value}.")
+        if "float" in annotation and isinstance(value, int) and abs(value) > 2**53:
+            raise InputError(f"{field.name} must be a number of ordinary size.")
         if field.name == "seed" and not 0 <= getattr(instance, "seed") < 2**32:  # noqa: B009 - not every one has it
             raise InputError(f"seed must lie in 0 to {2**32 - 1}, not {value}.")
+
+
+def is_names(values: Sequence[Any]) -> bool:
+    """Whether these are words that can be printed, each another."""
+    return all(isinstance(value, str) and is_text(value) for value in values) and len(set(values)) == len(values)
+
+
+def is_text(value: str) -> bool:
+    """Whether a word has no half of a character, as names of files may: such a word cannot be printed."""
+    return not any("\ud800" <= character <= "\udfff" for character in value)

@@ -9,11 +9,13 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -22,6 +24,11 @@ from ddm.errors import InputError
 
 _TEMPORARY = ".ddm-"
 """How the folders begin that files are written in before they are whole."""
+
+MOST_JSON = 2**24
+"""Bytes of JSON that are read: what is read takes many times as much memory."""
+
+_CHECKSUM = "checksum"
 
 
 @contextlib.contextmanager
@@ -139,19 +146,67 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """Read JSON; ``InputError`` where the file is missing or broken."""
+    if size_of(path) > MOST_JSON:
+        raise InputError(f"'{path}' is larger than any JSON that ddm writes: restore it or make the run again.")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return _parsed(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read '{path}': {error.strerror or error}.") from None
-    except ValueError as error:
-        raise InputError(f"'{path}' is not readable JSON ({error}): restore it or make the run again.") from None
+    except (ValueError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise InputError(f"'{path}' is not readable JSON ({why}): restore it or make the run again.") from None
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """Read JSON that is a table of names and values."""
+    table = read_json(path)
+    if not isinstance(table, dict):
+        raise InputError(f"'{path}' does not hold a table of names and values: restore it or make it again.")
+    return table
+
+
+def sealed(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of JSON values with its checksum, by which ``is_sealed`` tells whether it has changed since."""
+    return {**table, _CHECKSUM: _table_checksum(table)}
+
+
+def is_sealed(table: Mapping[str, Any]) -> bool | None:
+    """Whether a table is as it was ``sealed``; None where it was not."""
+    if _CHECKSUM not in table:
+        return None
+    return bool(table[_CHECKSUM] == _table_checksum({key: table[key] for key in table if key != _CHECKSUM}))
+
+
+def _table_checksum(table: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+
+
+def _parsed(text: str) -> Any:
+    """JSON, refused where it holds half a character: such text cannot be printed or written again."""
+    value = json.loads(text)
+    if "\\u" in text:
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def size_of(path: Path) -> int:
+    """Bytes of an ordinary file; pipes and devices, which need not end, are refused."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read '{path}': {getattr(error, 'strerror', None) or error}.") from None
+    if stat.S_ISFIFO(found.st_mode) or stat.S_ISCHR(found.st_mode):
+        raise InputError(f"'{path}' is not an ordinary file: replace it.")
+    return found.st_size
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> None:
     """Write tensors as safetensors; ``metadata`` is kept as JSON under the key ``ddm``."""
     contents = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    facts = {**(metadata or {}), _CHECKSUM: _checksum(contents, metadata or {})}
     with replacing(path) as temporary:
-        save_file(contents, temporary, metadata={"ddm": json.dumps(metadata or {}, sort_keys=True)})
+        # One entry: several would come in any order, and the same contents must give the same bytes.
+        save_file(contents, temporary, metadata={"ddm": json.dumps(facts, sort_keys=True)})
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -161,24 +216,70 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def read_finite(path: Path) -> dict[str, Tensor]:
+    """Read every tensor of a safetensors file and refuse NaN and infinite values."""
+    tensors = read_tensors(path)
+    for name, tensor in tensors.items():
+        if not is_finite(tensor):
+            raise InputError(f"'{path}' holds NaN or infinite values in {name}: restore it or make the run again.")
+    return tensors
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether no value is NaN or infinite; types of less than 16 bits, which ddm never writes, count as if one was."""
+    if not tensor.is_floating_point():
+        return not tensor.is_complex()
+    return tensor.dtype.itemsize > 1 and bool(tensor.isfinite().all())
+
+
 def read_metadata(path: Path) -> dict[str, Any]:
     """Read the JSON metadata of a safetensors file without its tensors."""
-    with _readable(path), safe_open(path, framework="pt") as file:
-        metadata: dict[str, Any] = json.loads((file.metadata() or {}).get("ddm", "{}"))
+    metadata = _read_facts(path)
+    metadata.pop(_CHECKSUM, None)
     return metadata
+
+
+def _read_facts(path: Path) -> dict[str, Any]:
+    with _readable(path), safe_open(path, framework="pt") as file:
+        metadata: dict[str, Any] = _parsed((file.metadata() or {}).get("ddm", "{}"))
+        if not isinstance(metadata, dict):
+            raise ValueError("its metadata are not a table")
+    return metadata
+
+
+def is_whole(path: Path) -> bool | None:
+    """Whether a safetensors file holds what ``write_tensors`` wrote; None where it does not say what that was."""
+    facts = _read_facts(path)
+    known = facts.pop(_CHECKSUM, None)
+    return None if known is None else bool(known == _checksum(read_tensors(path), facts))
+
+
+def _checksum(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
+    size_of(path)
     try:
         yield
-    except (SafetensorError, ValueError, OSError) as error:
-        raise InputError(f"cannot read '{path}' ({error}): restore it or make the run again.") from None
+    except (SafetensorError, ValueError, OSError, RecursionError, MemoryError, RuntimeError, OverflowError) as error:
+        why = " ".join(str(error).split())
+        raise InputError(f"cannot read '{path}' ({why}): restore it or make the run again.") from None
 
 
 def hash_of(path: Path) -> str:
     """Hash of a file's contents."""
+    size_of(path)
+    digest = hashlib.sha256()
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        with path.open("rb") as file:
+            while part := file.read(2**20):
+                digest.update(part)
+        return digest.hexdigest()
     except OSError as error:
         raise InputError(f"cannot read '{path}': {error.strerror or error}.") from None

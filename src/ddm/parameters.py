@@ -15,6 +15,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ddm.errors import InputError
+from ddm.files import is_finite
+
 State = dict[str, Tensor]
 """Every parameter and persistent buffer of a network, by name."""
 
@@ -34,6 +37,20 @@ def load_state(network: nn.Module, state: Mapping[str, Tensor]) -> None:
             tensors[name].copy_(value)
 
 
+def shapes_of(network: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The shape of everything that ``state_of`` gives."""
+    return {name: tuple(tensor.shape) for name, tensor in state_of(network).items()}
+
+
+def check_state(state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], what: str) -> None:
+    """Refuse a state of a network with other ``shapes``, and say which tensor tells."""
+    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    for name in (*shapes, *found):
+        if found.get(name) != shapes.get(name):
+            here, there = (f"{one.get(name)}" if name in one else "missing" for one in (shapes, found))
+            raise InputError(f"{what} is of another network: {name} is {there} there, {here} in this one.")
+
+
 class FlatNetwork:
     """The network behind a vector: ``flat(theta, fixed, x) → logits (b, L)``.
 
@@ -48,7 +65,12 @@ class FlatNetwork:
         self.size = sum(self.sizes)
 
     def vector(self, state: Mapping[str, Tensor]) -> Tensor:
-        """The trained part θ ``(P,)`` of a state."""
+        """The trained part θ ``(P,)`` of a state; NaN and infinite values are refused."""
+        for name in self.shapes:
+            if not is_finite(state[name]):
+                raise InputError(
+                    f"the parameters {name} hold NaN or infinite values: restore their file or train again."
+                )
         return torch.cat([state[name].flatten() for name in self.shapes])
 
     def fixed(self, state: Mapping[str, Tensor]) -> State:

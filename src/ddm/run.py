@@ -20,18 +20,16 @@ from ddm import datasets, networks, store
 from ddm.audit import Audit
 from ddm.clusters import Place
 from ddm.datamodel import DistilledDatamodel
-from ddm.datasets.samples import Data
+from ddm.datasets.samples import Data, Samples
 from ddm.engine import Engine
 from ddm.errors import InputError
 from ddm.fields import check_types
-from ddm.files import hash_of, read_json, working_in, write_json
+from ddm.files import hash_of, read_json, read_table, working_in, write_json
 from ddm.matching import Settings, distil
 from ddm.partition import make_partition
 from ddm.recipe import Recipe
 from ddm.target import device_of
 from ddm.training import train
-
-SUMMARY = "summary.json"
 
 PARTITIONS = ("kmeans", "class", "sequence")
 
@@ -113,7 +111,7 @@ def fit(config: Config, out: Path, engine: Engine = None) -> tuple[DistilledData
             return _make(config, out, data, network, own, engine)
         shutil.rmtree(out / store.PARTS, ignore_errors=True)  # of a run that was killed at its very end
         datamodel, data = open_run(out, data=data)
-        return datamodel, data, read_json(out / SUMMARY)
+        return datamodel, data, read_table(out / store.SUMMARY)
 
 
 def _make(
@@ -133,7 +131,7 @@ def _make(
         target, partition, synset, upper, config.settings, data.train.fingerprint(), config.to_dict(), data.train
     )
     facts = summary(datamodel, data) | {"seconds": clock.laps}
-    write_json(out / SUMMARY, facts)
+    write_json(out / store.SUMMARY, facts)
     store.save(datamodel, out)
     return datamodel, data, facts
 
@@ -152,9 +150,20 @@ def open_run(
     if data is None:
         data = load_data(_config_of(run, name), root)
     if data.train.fingerprint() != datamodel.data:
-        raise InputError(f"the run '{run}' was made with other training data than '{data.name}' holds now.")
+        raise InputError(
+            f"the run '{run}' was made with other training data than '{data.name}' holds now "
+            f"({data.train.unlike(datamodel.described)}): restore them."
+        )
     datamodel.samples = data.train
     return datamodel, data
+
+
+def training_set(run: Path, name: str | None = None, root: str | None = None) -> Samples:
+    """The training set that a run names, as it is now; one of the hub only if it is named again."""
+    config = _config_of(run, name)
+    if config.data.startswith("hf:") and name is None:
+        raise InputError(f"the data '{config.data}' are not on this machine: pass --data {config.data}.")
+    return load_data(config, root).train
 
 
 def audit(

@@ -1,6 +1,7 @@
 """The run directory: everything a datamodel is, in files that are whole or absent, none of them pickled.
 
-    manifest.json                  format version, fingerprints, versions of libraries, and whether the run is complete
+    manifest.json                  format version, fingerprints, versions of libraries, checksums of the files, and
+                                   whether the run is complete
     config.json                    what replays the run
     trajectory/00000.safetensors…  θ_0 … θ_τ
     partition.safetensors          the group of each training sample
@@ -16,8 +17,11 @@ It holds no file of training images, but a synset that started from some (revers
 from __future__ import annotations
 
 import copy
+import itertools
 import os
+import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,8 +35,20 @@ from ddm import networks
 from ddm.audit import Audit
 from ddm.datamodel import DistilledDatamodel
 from ddm.errors import InputError
-from ddm.files import hash_of, make_folder, read_json, read_metadata, read_tensors, write_json, write_tensors
+from ddm.fields import is_names
+from ddm.files import (
+    hash_of,
+    make_folder,
+    read_json,
+    read_metadata,
+    read_table,
+    read_tensors,
+    sealed,
+    write_json,
+    write_tensors,
+)
 from ddm.matching import Settings
+from ddm.parameters import check_state, shapes_of
 from ddm.partition import Partition
 from ddm.recipe import Recipe
 from ddm.synset import Synset
@@ -42,26 +58,33 @@ from ddm.trajectory import Trajectory
 FORMAT = 1
 
 MANIFEST, CONFIG = "manifest.json", "config.json"
-TRAJECTORY, PARTS, EXACT, AUDIT = "trajectory", "parts", "exact", "audit.json"
+TRAJECTORY, PARTS, EXACT, AUDIT, SUMMARY = "trajectory", "parts", "exact", "audit.json", "summary.json"
 PARTITION, SYNSET, CLASS_SYNSET = "partition.safetensors", "synset.safetensors", "synset-class.safetensors"
+
+FILES = (CONFIG, SUMMARY, PARTITION, SYNSET, CLASS_SYNSET)
+"""Beside the manifest and the trajectory, what a complete run may have."""
+
+
+_DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 def save(datamodel: DistilledDatamodel, run: Path) -> None:
     """Write a complete run."""
     target = datamodel.target
+    check_links(run)
     if (run / MANIFEST).exists():
         check_same(run, datamodel)
     begin(run, datamodel.config or _config(datamodel))
     if target.trajectory.directory is None or target.trajectory.directory.resolve() != (run / TRAJECTORY).resolve():
         shutil.rmtree(run / TRAJECTORY, ignore_errors=True)
         target.trajectory.save(run / TRAJECTORY)
-    save_partition(datamodel.partition, run / PARTITION)
+    save_partition(datamodel.partition, run / PARTITION, datamodel.data)
     datamodel.synset.save(run / SYNSET)
     (run / CLASS_SYNSET).unlink(missing_ok=True)
     if datamodel.class_synset is not None:
         datamodel.class_synset.save(run / CLASS_SYNSET)
-    files = [name for name in (PARTITION, SYNSET, CLASS_SYNSET) if (run / name).exists()]
-    write_json(run / MANIFEST, manifest(datamodel) | {"files": {name: hash_of(run / name) for name in files}})
+    files = {name: hash_of(run / name) for name in _files(run)}
+    write_json(run / MANIFEST, sealed(manifest(datamodel) | {"files": files}))
     if datamodel.audited is not None:
         save_audit(datamodel.audited, run)
     shutil.rmtree(run / PARTS, ignore_errors=True)
@@ -69,6 +92,7 @@ def save(datamodel: DistilledDatamodel, run: Path) -> None:
 
 def begin(run: Path, config: dict[str, Any]) -> None:
     """Say what a run is going to hold; until its manifest is written again it is not complete."""
+    check_links(run)
     writable(run)
     write_json(run / MANIFEST, {"format": FORMAT, "complete": False})
     write_json(run / CONFIG, config)
@@ -81,6 +105,7 @@ def manifest(datamodel: DistilledDatamodel) -> dict[str, Any]:
         "format": FORMAT,
         "complete": True,
         "data": datamodel.data,
+        "described": datamodel.described,
         "network": architecture(target.network),
         "target": target.fingerprint(),
         "checkpoints": len(target.trajectory),
@@ -103,40 +128,107 @@ def load(
 ) -> DistilledDatamodel:
     """The datamodel of a run. A network or a loss of your own must be given again: files hold no code."""
     run = Path(run)
+    check_links(run)
     facts = read_manifest(run)
     if not facts.get("complete"):
         raise InputError(f"the run '{run}' is not complete: start the same ddm fit again, and it goes on.")
     try:
         return _load(run, facts, network, loss, device)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise InputError(f"'{run / MANIFEST}' does not describe its run ({error}): make the run again.") from None
 
 
 def _load(
     run: Path, facts: dict[str, Any], network: nn.Module | None, loss: Loss | None, device: str | torch.device
 ) -> DistilledDatamodel:
-    for name, known in facts["files"].items():
-        if hash_of(run / name) != known:
-            raise InputError(f"'{run / name}' is not the file that this run was saved with: restore it.")
+    for name in (PARTITION, SYNSET, *((CLASS_SYNSET,) if CLASS_SYNSET in facts["files"] else ())):
+        if hash_of(run / name) != facts["files"][name]:
+            why = stranger(run / name, facts)
+            raise InputError(f"'{run / name}' is not the file that this run was saved with ({why}): restore it.")
     if loss is None and facts["loss"] != loss_name(F.cross_entropy):
         raise InputError(f"the run '{run}' was made with a loss of your own ({facts['loss']}): give it as loss=….")
     trajectory = Trajectory.open(run / TRAJECTORY)
     if len(trajectory) != facts["checkpoints"]:
         raise InputError(f"the run '{run}' has lost checkpoints: restore its trajectory or make it again.")
     recipe = Recipe(**facts["recipe"]) if facts["recipe"] is not None else None
+    trajectory.check()
+    _same_network(facts, network, trajectory, run)
     target = Target(_network(facts, network, run), trajectory, loss or F.cross_entropy, recipe, device, facts["data"])
     if target.fingerprint() != facts["target"]:
-        raise InputError(f"the trajectory in '{run}' is not the one its synset was made for: make the run again.")
+        raise InputError(
+            f"the trajectory in '{run}' is not the one its synset was made for ({training_of(run, facts)}): "
+            "restore it or make the run again."
+        )
+    partition, synset = load_partition(run / PARTITION), Synset.load(run / SYNSET)
+    upper = Synset.load(run / CLASS_SYNSET) if CLASS_SYNSET in facts["files"] else None
+    check_together(run, partition, synset, upper)
     return DistilledDatamodel(
         target,
-        load_partition(run / PARTITION),
-        Synset.load(run / SYNSET),
-        Synset.load(run / CLASS_SYNSET) if CLASS_SYNSET in facts["files"] else None,
+        partition,
+        synset,
+        upper,
         Settings(**facts["settings"]),
         facts["data"],
         read_json(run / CONFIG),
         audited=load_audit(run),
+        described=facts.get("described"),
     )
+
+
+def check_together(run: Path, partition: Partition, synset: Synset, upper: Synset | None) -> None:
+    """Refuse synsets that are not of the groups and classes of the partition beside them."""
+    classes = partition.by_class()
+    if synset.names != partition.names:
+        raise InputError(f"the synset in '{run}' is of other groups than its partition: restore it.")
+    if upper is not None and (classes is None or upper.names != classes.names):
+        raise InputError(f"the class synset in '{run}' is of other classes than its partition: restore it.")
+
+
+def stranger(path: Path, facts: Mapping[str, Any]) -> str:
+    """What tells a file from the one that a run was saved with, in a few words."""
+    try:
+        metadata = read_metadata(path)
+    except InputError:
+        return "it is damaged"
+    if path.name == PARTITION:
+        same = metadata.get("data", facts["data"]) == facts["data"]
+        return "it has changed" if same else "it is of other training data"
+    try:
+        Synset.load(path).check_made_for(_origin(facts))
+    except InputError as error:
+        return str(error).partition(": ")[0]
+    return "it has changed"
+
+
+def _origin(facts: Mapping[str, Any]) -> dict[str, str]:
+    return {what: facts[what] for what in ("network", "target", "data")}
+
+
+def training_of(run: Path, facts: Mapping[str, Any]) -> str:
+    """What tells the training whose checkpoints lie in a run from the one that belongs there."""
+    progress = run / TRAJECTORY / "progress.safetensors"
+    known = read_metadata(progress) if progress.exists() else {}
+    if "data" in known and not str(known["data"]).startswith(facts["data"]):
+        return "it was trained on other data"
+    if "recipe" in known and known["recipe"] != facts["recipe"]:
+        return "it was trained by another recipe"
+    return "it is another training of the same network"
+
+
+def check_links(run: Path) -> None:
+    """Refuse links that lead out of a run: what is read through them is not of the run, and what is written is lost."""
+    home = run.resolve()
+    for folder, folders, files in os.walk(run):
+        for path in (Path(folder, name) for name in (*folders, *files)):
+            if path.is_symlink() and not path.resolve().is_relative_to(home):
+                raise InputError(f"'{path}' is a link that leads out of the run: put what it leads to in its place.")
+
+
+def _files(run: Path) -> list[str]:
+    """The files of a complete run that its manifest answers for, by their names in it."""
+    known = [run / name for name in FILES]
+    checkpoints = sorted((run / TRAJECTORY).glob("*.safetensors"))
+    return [path.relative_to(run).as_posix() for path in (*known, *checkpoints) if path.exists()]
 
 
 def read_manifest(run: Path) -> dict[str, Any]:
@@ -144,7 +236,7 @@ def read_manifest(run: Path) -> dict[str, Any]:
     if not (run / MANIFEST).is_file():
         raise InputError(f"'{run}' is not a run: make one with ddm fit … --out {run}.")
     facts = read_json(run / MANIFEST)
-    if not isinstance(facts, dict) or not isinstance(facts.get("format"), int):
+    if not isinstance(facts, dict) or not isinstance(facts.get("format"), int) or facts["format"] < 1:
         raise InputError(f"'{run / MANIFEST}' does not describe a run: restore it or make the run again.")
     if facts["format"] > FORMAT:
         raise InputError(f"'{run}' was written in format {facts['format']}, newer than this ddm reads: update ddm.")
@@ -172,25 +264,25 @@ def writable(run: Path) -> None:
 
 def save_audit(audit: Audit, run: Path) -> None:
     """Keep what an audit found of the synset in a run."""
-    write_json(run / AUDIT, audit.to_dict() | {"of": hash_of(run / SYNSET)})
+    write_json(run / AUDIT, sealed(audit.to_dict() | {"of": hash_of(run / SYNSET)}))
 
 
 def load_audit(run: Path) -> Audit | None:
     """What an audit found of the synset in a run, unless there was none or the synset is another one since."""
     if not (run / AUDIT).exists():
         return None
-    values = read_json(run / AUDIT)
-    if isinstance(values, dict) and values.get("of") != hash_of(run / SYNSET):
+    values = read_table(run / AUDIT)
+    if values.get("of") != hash_of(run / SYNSET):
         return None
     return Audit.from_dict(values)
 
 
-def save_partition(partition: Partition, path: Path) -> None:
-    """Write a partition as safetensors."""
+def save_partition(partition: Partition, path: Path, data: str | None = None) -> None:
+    """Write a partition as safetensors, with the fingerprint of the training set it is of."""
     tensors = {"groups": torch.as_tensor(partition.groups)}
     if partition.parents is not None:
         tensors["parents"] = torch.as_tensor(partition.parents)
-    write_tensors(path, tensors, {"names": partition.names, "classes": partition.classes})
+    write_tensors(path, tensors, {"names": partition.names, "classes": partition.classes, "data": data})
 
 
 def load_partition(path: Path) -> Partition:
@@ -198,9 +290,21 @@ def load_partition(path: Path) -> Partition:
     tensors, metadata = read_tensors(path), read_metadata(path)
     try:
         parents = tensors["parents"].numpy() if "parents" in tensors else None
-        return Partition(tensors["groups"].numpy(), tuple(metadata["names"]), parents, tuple(metadata["classes"]))
-    except KeyError as error:
+        groups, names, classes = tensors["groups"].numpy(), tuple(metadata["names"]), tuple(metadata["classes"])
+    except (KeyError, TypeError) as error:
         raise InputError(f"'{path}' lacks {error}: restore it or make the run again.") from None
+    known = is_names(names) and is_names(classes)
+    if not known or not _numbers(groups, len(names)) or len(np.unique(groups)) != len(names):
+        raise InputError(f"'{path}' does not hold a group for each sample: restore it or make the run again.")
+    if parents is not None and (len(parents) != len(names) or not _numbers(parents, len(classes))):
+        raise InputError(f"'{path}' does not hold a class for each group: restore it or make the run again.")
+    return Partition(groups, names, parents, classes)
+
+
+def _numbers(values: np.ndarray, count: int) -> bool:
+    """Whether these are whole numbers ``(n,)`` in ``0 … count − 1``."""
+    whole = values.ndim == 1 and values.dtype == np.int64 and len(values) > 0
+    return whole and bool(values.min() >= 0 and values.max() < count)
 
 
 def _network(facts: dict[str, Any], network: nn.Module | None, run: Path) -> nn.Module:
@@ -209,12 +313,34 @@ def _network(facts: dict[str, Any], network: nn.Module | None, run: Path) -> nn.
         if facts["spec"] is None:
             raise InputError(f"the run '{run}' is of a network of your own: give it again as network=….")
         network = networks.from_spec(facts["spec"])
-    if architecture(network) != facts["network"] or _structure(network) != _structure_of(facts["spec"]):
-        raise InputError(f"the run '{run}' is of another network: {facts['network'][:80]}….")
+    if facts["dtype"] not in _DTYPES:
+        raise InputError(f"'{run / MANIFEST}' names no type of parameters: restore it or make the run again.")
     network = copy.deepcopy(network).to(getattr(torch, facts["dtype"]))
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(name in facts["trained"])
     return network
+
+
+def _same_network(facts: dict[str, Any], network: nn.Module | None, trajectory: Trajectory, run: Path) -> None:
+    """Refuse another network than a run's, before one is built whose size only the manifest knows."""
+    if network is None and facts["spec"] is not None:
+        network = networks.outline(facts["spec"])
+    if network is None:
+        return
+    if architecture(network) != facts["network"] or _structure(network) != _structure_of(facts["spec"]):
+        raise InputError(f"the run '{run}' is of another network: {_unlike(network, facts)}.")
+    check_state(trajectory[-1], shapes_of(network), f"the trajectory in '{run}'")
+
+
+def _unlike(network: nn.Module, facts: dict[str, Any]) -> str:
+    """In what a network differs from the one of a manifest, in a few words."""
+    here, there = (re.split(r": |(?<=\]) ", text) for text in (architecture(network), facts["network"]))
+    for one, other in itertools.zip_longest(here, there, fillvalue="nothing"):
+        if one != other:
+            return f"{other} there, {one} in the one given"
+    spec, known = _structure(network) or {}, _structure_of(facts["spec"]) or {}
+    names = [name for name in {**spec, **known} if spec.get(name) != known.get(name)]
+    return ", ".join(f"{name} is {known.get(name)} there, {spec.get(name)} in the one given" for name in names)
 
 
 def _structure(network: nn.Module) -> dict[str, Any] | None:

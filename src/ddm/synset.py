@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,22 @@ from torch import Tensor
 
 from ddm import html
 from ddm.errors import InputError
-from ddm.files import read_metadata, read_tensors, write_tensors
+from ddm.fields import check_types, is_names
+from ddm.files import read_finite, read_metadata, write_tensors
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+MOST_STEPS = 100_000
+"""Of a fine-tuning: a file that asks for more would keep a question from ever being answered."""
+
+_ORIGIN = {
+    "network": "another network",
+    "data": "other training data",
+    "target": "another training of the same network on the same data",
+}
+"""What can differ, and how it is called; what comes first explains what comes after."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +45,7 @@ class Synset:
     hard:    whether targets stand for plain labels
     shared:  whether all groups have the same images; their loss is then the cross-entropy, whatever the target's is
     stopped: why the matching of a group was stopped; such a group cannot be removed
+    origin:  the network, the target and the data it was distilled for, as text that can be compared
     """
 
     names: tuple[str, ...]
@@ -44,6 +57,7 @@ class Synset:
     hard: bool = False
     shared: bool = False
     stopped: dict[str, str] = field(default_factory=dict)
+    origin: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -77,18 +91,46 @@ class Synset:
         """Write the synset to one safetensors file."""
         tensors = {key: getattr(self, key) for key in ("images", "targets", "lengths", "alignment")}
         metadata: dict[str, Any] = {"names": self.names, "steps": self.steps, "hard": self.hard, "shared": self.shared}
-        metadata["stopped"] = self.stopped
+        metadata |= {"stopped": self.stopped, "origin": self.origin}
         write_tensors(Path(path), tensors, metadata)
 
     @classmethod
     def load(cls, path: Path | str) -> Synset:
         """Read a synset that ``save`` wrote."""
         metadata: dict[str, Any] = read_metadata(Path(path))
+        tensors = read_finite(Path(path))
         try:
-            contents: dict[str, Any] = {**metadata, **read_tensors(Path(path)), "names": tuple(metadata["names"])}
-            return cls(**contents)
-        except (KeyError, TypeError):
-            raise InputError(f"'{path}' does not hold a synset: give the run it belongs to again.") from None
+            synset = cls(**{**metadata, **tensors, "names": tuple(metadata["names"])})
+            synset._check()
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            why = str(error).rstrip(".")
+            raise InputError(f"'{path}' does not hold a synset ({why}): give the run it belongs to again.") from None
+        return synset
+
+    def _check(self) -> None:
+        """Refuse fields that do not hold what they should, for synsets that come from files."""
+        check_types(self)
+        groups, rows = len(self), self.images.shape[:2]
+        if not is_names(self.names) or not groups or not 1 <= self.steps <= MOST_STEPS:
+            raise ValueError("groups need names of their own, and the fine-tuning steps")
+        if self.images.dim() < 3 or rows[0] != (1 if self.shared else groups) or 0 in self.images.shape:
+            raise ValueError(f"images of shape {tuple(self.images.shape)} for {groups} groups")
+        if self.targets.dim() != 3 or self.targets.shape[:2] != (groups, rows[1]):
+            raise ValueError(f"targets of shape {tuple(self.targets.shape)} for {groups} groups of {rows[1]} images")
+        if any(tensor.shape != (groups,) for tensor in (self.lengths, self.alignment)):
+            raise ValueError("lengths or alignment are not one a group")
+        if not all(one.is_floating_point() for one in (self.images, self.targets, self.lengths, self.alignment)):
+            raise ValueError("images, targets, lengths and alignment must be of floating point")
+        if not {name: why for name, why in self.stopped.items() if isinstance(why, str)}.keys() <= set(self.names):
+            raise ValueError("reasons for groups that are not there")
+
+    def check_made_for(self, origin: Mapping[str, str]) -> None:
+        """Refuse a synset that was distilled for something else, and say what differs."""
+        for what, told in _ORIGIN.items():
+            if what in self.origin and what in origin and self.origin[what] != origin[what]:
+                here, there = (known[what].partition(":")[0] for known in (origin, self.origin))
+                kinds = f" ({there} there, {here} here)" if what == "network" and here != there else ""
+                raise InputError(f"the synset was distilled for {told}{kinds}: give the one that belongs here.")
 
     def plot(self, columns: int = 10) -> Figure:
         """The images, ``columns`` a row, each scaled to its own range; where groups share them, also what their soft

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from ddm.clusters import Place
 from ddm.datasets.samples import Samples
 from ddm.errors import InputError
-from ddm.parameters import FlatNetwork, State, load_state, state_of
+from ddm.parameters import FlatNetwork, State, check_state, load_state, shapes_of, state_of
 from ddm.progress import bar
 from ddm.recipe import Recipe
 from ddm.trajectory import Trajectory
@@ -51,6 +51,7 @@ class Target:
         self.data = data
         self.flat = FlatNetwork(network)
         self.flat.network.to(self.device)
+        self.shapes = shapes_of(self.flat.network)
         self.trajectory = trajectory
         self.loss = loss
         self.recipe = recipe
@@ -66,7 +67,9 @@ class Target:
 
     def state(self, t: int) -> State:
         """Checkpoint ``t`` on the target's device."""
-        return {name: tensor.to(self.device) for name, tensor in self.trajectory[t].items()}
+        state = self.trajectory[t]
+        check_state(state, self.shapes, f"checkpoint {t % len(self.trajectory)}")
+        return {name: tensor.to(self.device) for name, tensor in state.items()}
 
     def at(self, t: int) -> tuple[Tensor, State]:
         """θ_t ``(P,)`` and the fixed tensors of checkpoint ``t``."""
@@ -93,7 +96,11 @@ class Target:
 
     def fingerprint(self) -> str:
         """Hash of the architecture and of θ_τ with its buffers: another network or another training differs."""
-        return hashlib.sha256(f"{architecture(self.network)} {hash_of_state(self.trajectory[-1])}".encode()).hexdigest()
+        return fingerprint_of(architecture(self.network), self.trajectory[-1])
+
+    def origin(self, data: str) -> dict[str, str]:
+        """What is made for this target and the training set of this fingerprint, as text that can be compared."""
+        return {"network": architecture(self.network), "target": self.fingerprint(), "data": data}
 
 
 class Recorder:
@@ -139,6 +146,11 @@ def architecture(network: nn.Module) -> str:
     """A network's kind and the shapes of its parameters and buffers, as text that can be compared."""
     shapes = [f"{name}{list(tensor.shape)}" for name, tensor in state_of(network).items()]
     return f"{type(network).__name__}: {' '.join(shapes)}"
+
+
+def fingerprint_of(network: str, state: State) -> str:
+    """Hash of an architecture and of what it was trained to."""
+    return hashlib.sha256(f"{network} {hash_of_state(state)}".encode()).hexdigest()
 
 
 def loss_name(loss: Loss) -> str:

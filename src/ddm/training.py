@@ -23,8 +23,8 @@ from torch.utils.data import Dataset
 from ddm import augment as augmentation
 from ddm.datasets.samples import Samples, check_classes
 from ddm.errors import InputError
-from ddm.files import read_metadata, read_tensors, write_tensors
-from ddm.parameters import load_state, state_of
+from ddm.files import read_finite, read_metadata, write_tensors
+from ddm.parameters import State, check_state, load_state, shapes_of, state_of
 from ddm.progress import Advance, bar
 from ddm.recipe import Recipe
 from ddm.target import Loss, Target, architecture, device_of, dtype_of, hash_of_state
@@ -179,21 +179,35 @@ class _Training:
         write_tensors(path, tensors, self._identity | counters)
 
     def _resume(self, path: Path) -> None:
-        metadata, tensors = read_metadata(path), read_tensors(path)
+        metadata, tensors = read_metadata(path), read_finite(path)
         for what, value in self._identity.items():
             if metadata.get(what) != value:
                 raise InputError(f"'{path.parent}' holds a training with another {what}: choose another folder.")
+        try:
+            self._take_over(metadata, tensors)
+        except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+            why = " ".join(str(error).split())
+            raise InputError(
+                f"'{path}' cannot be gone on from ({why}): delete it, and training starts again."
+            ) from None
+        self.trajectory = Trajectory.open(path.parent)
+        if len(self.trajectory) < metadata["kept"]:
+            raise InputError(f"'{path.parent}' has lost checkpoints: restore them or choose another folder.")
+        self.trajectory.truncate(metadata["kept"])
+
+    def _take_over(self, metadata: dict[str, Any], tensors: State) -> None:
+        """The state of a training that was kept."""
         for name in [name for name in tensors if name.startswith(_KEPT)]:
             index, key = name.removeprefix(_KEPT).split(".")
             self.optimizer.state[list(self.trained.values())[int(index)]][key] = tensors.pop(name).to(self.device)
         if self.reach is not None:
             self.reach = {name: tensors.pop(f"{_REACH}{name}").to(self.device) for name in self.reach}
+        check_state(tensors, shapes_of(self.network), "it")
         load_state(self.network, tensors)
         self.epoch, self.step, self.length = metadata["epoch"], metadata["step"], metadata["length"]
-        self.trajectory = Trajectory.open(path.parent)
-        if len(self.trajectory) < metadata["kept"]:
-            raise InputError(f"'{path.parent}' has lost checkpoints: restore them or choose another folder.")
-        self.trajectory.truncate(metadata["kept"])
+        counted = [type(metadata[name]) is int and metadata[name] >= 0 for name in ("epoch", "step", "kept")]
+        if not all(counted) or type(self.length) is not float or self.step > self.total or not metadata["kept"]:
+            raise ValueError("it has counted wrongly")
 
 
 _KEPT, _REACH = "optimizer.", "reach."

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ddm import html
 from ddm.errors import InputError
-from ddm.files import read_metadata, read_tensors, write_tensors
+from ddm.files import read_finite, read_metadata, read_tensors, write_tensors
 from ddm.parameters import State
 
 if TYPE_CHECKING:
@@ -45,12 +45,15 @@ class Trajectory:
             metadata = read_metadata(path)
             try:
                 step, length = int(metadata["step"]), metadata["length"]
-                trajectory.lengths.append(math.nan if length is None else float(length))
-            except (KeyError, TypeError, ValueError):
+                length = math.nan if length is None else float(length)
+            except (KeyError, TypeError, ValueError, OverflowError):
                 raise InputError(f"'{path}' is not a checkpoint: restore it or make the run again.") from None
+            if step < (trajectory.steps or [0])[-1] or math.isinf(length):
+                raise InputError(f"'{path}' is not the checkpoint after the one before it: restore it.")
             trajectory.steps.append(step)
+            trajectory.lengths.append(length)
         if trajectory._reach_path.exists():
-            trajectory.reach = read_tensors(trajectory._reach_path)
+            trajectory.reach = read_finite(trajectory._reach_path)
         return trajectory
 
     def _path(self, t: int) -> Path:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from ddm.diagnosis import Confusion, Diagnosis, Finding
 from ddm.estimate import Estimate
 from ddm.shares import Shares
 from ddm.trace import Trace
+from ddm.verification import OTHER, Verification
 
 
 def console() -> Console:
@@ -245,6 +247,21 @@ MEANINGS = {
     "rho_global": "order of groups by their effect on the validation loss",
     "lds": "order of unions of groups by their effect on a prediction",
 }
+
+
+def describe_verification(out: Console, found: Verification) -> None:
+    """What was found of each file of a run; those of a folder together where all is well."""
+    table = _table(f"Files of {found.run}", ("file", "found", "why"), ())
+    for one in found.checked:
+        if one.bad or (one.state != OTHER and "/" not in one.name):
+            table.add_row(escape(one.name), one.state, escape(one.why))
+    for folder in sorted({one.name.partition("/")[0] for one in found.checked if "/" in one.name}):
+        inside = [one.state for one in found.checked if one.name.startswith(f"{folder}/") and not one.bad]
+        for state in sorted(set(inside) - {OTHER}):
+            table.add_row(f"{escape(folder)}/", state, f"{inside.count(state)} files")
+    out.print(table)
+    if not found.bad:
+        out.print(escape(f"{found.sentence[0].upper()}{found.sentence[1:]}"))
 
 
 def _number(value: float | None) -> str:

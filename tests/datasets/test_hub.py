@@ -137,3 +137,18 @@ def test_without_the_extra_it_is_asked_for(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without_datasets)
     with refused("pip install 'distilled-datamodel[hub]'"):
         load("hf:mnist")
+
+
+@pytest.mark.parametrize("row", [None, "outside"])
+def test_a_table_cannot_choose_files_of_others_to_read(tmp_path, row):
+    write_image(tmp_path / "secret.png", pixels(6, 5))
+    rows = {"image": [png(pixels(6, 5, seed=index)) for index in range(9)], "label": [index % 3 for index in range(9)]}
+    rows["image"][4] = row and {"bytes": None, "path": str(tmp_path / "secret.png")}
+    path = tmp_path / "set" / "data" / "train-00000-of-00001.parquet"
+    path.parent.mkdir(parents=True)
+    plain = hub.Features(
+        {"image": {"bytes": hub.Value("binary"), "path": hub.Value("string")}, "label": hub.Value("int64")}
+    )
+    hub.Dataset.from_dict(rows, features=plain).to_parquet(path)
+    with refused("row 4"):
+        load(f"hf:{tmp_path / 'set'}")

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 from _pytest.terminal import TerminalReporter
 
-Attempt = Callable[[str], AbstractContextManager[None]]
+Attempt = Callable[..., AbstractContextManager[None]]
 
 _SHOWN = 3
 """Failures that are shown whole."""
@@ -16,12 +16,15 @@ _SHOWN = 3
 
 @pytest.fixture
 def attempt(record_property: Callable[[str, object], None]) -> Iterator[Attempt]:
-    """``with attempt("kills"):`` around each fault. All are tried; the test ends in an error if any failed."""
+    """``with attempt("kills"):`` around each fault. All are tried; the test ends in an error if any failed.
+
+    ``attempt("inputs", 1000)`` counts a thousand at once, of which one may fail.
+    """
     tried, failed, errors = Counter[str](), Counter[str](), list[str]()
 
     @contextmanager
-    def attempt(kind: str) -> Iterator[None]:
-        tried[kind] += 1
+    def attempt(kind: str, count: int = 1) -> Iterator[None]:
+        tried[kind] += count
         try:
             yield
         except (Exception, pytest.fail.Exception):

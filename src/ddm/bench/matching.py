@@ -21,7 +21,7 @@ from ddm.bench.report import Report, Row
 from ddm.bench.setup import Setup
 from ddm.datamodel import DistilledDatamodel
 from ddm.datasets.samples import Samples
-from ddm.files import read_json, write_json
+from ddm.files import read_table, write_json
 from ddm.matching import Settings
 from ddm.parameters import State
 from ddm.synset import Synset
@@ -312,7 +312,7 @@ def kept_rows(problem: Problem, bench: str, make: Callable[[Problem, str], Row],
         problem.partition, problem.training_seconds  # noqa: B018 (made once, before processes need them)
     for _ in engine.each(_Keep(make, problem.setup, problem.work, folder), missing, what=bench):
         pass
-    return [read_json(folder / f"{name}.json") for name in names]
+    return [read_table(folder / f"{name}.json") for name in names]
 
 
 class _Keep:

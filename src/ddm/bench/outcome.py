@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 
 from ddm.effects import Effects
+from ddm.errors import InputError
+from ddm.fields import check_types
 from ddm.files import read_metadata, read_tensors, write_tensors
 
 
@@ -42,6 +44,13 @@ class Outcome:
     @classmethod
     def load(cls, path: Path) -> Outcome:
         """Read what ``save`` wrote."""
-        arrays = {name: tensor.numpy() for name, tensor in read_tensors(path).items()}
-        facts = read_metadata(path)
-        return cls(Effects(**arrays) if arrays else None, Cost(**facts["cost"]), facts["reason"])
+        tensors, facts = read_tensors(path), read_metadata(path)
+        try:
+            arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+            outcome = cls(Effects(**arrays) if arrays else None, Cost(**facts["cost"]), facts["reason"])
+            check_types(outcome.cost)
+            check_types(outcome)
+        except (KeyError, TypeError, ValueError) as error:
+            why = str(error).rstrip(".")
+            raise InputError(f"'{path}' is not an outcome ({why}): delete it, and it is made again.") from None
+        return outcome

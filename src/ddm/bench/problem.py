@@ -23,6 +23,7 @@ from ddm.bench.setup import Setup
 from ddm.datamodel import DistilledDatamodel
 from ddm.datasets.samples import Data, Samples
 from ddm.effects import Asked, Effects, retrained
+from ddm.errors import InputError
 from ddm.exact import Exact, group_rows
 from ddm.files import read_json, write_json
 from ddm.matching import Settings, distil
@@ -168,7 +169,10 @@ class Problem:
     def matching_seconds(self, settings: Settings) -> float:
         """What distilling a datamodel took when it was done."""
         self.datamodel(settings)
-        return float(read_json(self._parts(settings) / "seconds.json"))
+        seconds = read_json(self._parts(settings) / "seconds.json")
+        if not isinstance(seconds, float):
+            raise InputError(f"'{self._parts(settings)}' does not say what it took: delete it, and it is made again.")
+        return seconds
 
     def _parts(self, settings: Settings) -> Path:
         return self.work / f"parts-{replace(self.setup, settings=settings).key()}"

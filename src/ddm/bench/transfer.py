@@ -27,7 +27,7 @@ from ddm.datamodel import DistilledDatamodel
 from ddm.datasets.samples import Samples
 from ddm.exact import Exact, group_rows
 from ddm.fidelity import mean_spearman
-from ddm.files import read_json, read_tensors, write_json, write_tensors
+from ddm.files import read_table, read_tensors, write_json, write_tensors
 from ddm.matching import distil
 from ddm.objectives import Objective, distillation
 from ddm.parameters import State, load_state, state_of
@@ -164,7 +164,7 @@ class Teaching:
             if method == "exact":
                 seconds = self.exact.seconds(self.groups()) * len(self.partition)
             write_json(path, {"effects": effects, "seconds": seconds})
-        found: Row = read_json(path)
+        found: Row = read_table(path)
         return found
 
     def students(self, asked: Sequence[tuple[np.ndarray, int]]) -> list[State]:

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from ddm import run as runs
+from ddm import store
 from ddm.commands.options import AsJson, DataName, Device, Root, Run, Split, audited_part, print_json, typed
-from ddm.files import read_json
+from ddm.files import read_table
 from ddm.words import console
 
 
@@ -51,6 +52,6 @@ def report(
 
 def _seconds(run: Path) -> dict[str, Any]:
     """What each stage of a run took; nothing for one that was saved from Python."""
-    summary = run / runs.SUMMARY
-    seconds: dict[str, Any] = read_json(summary).get("seconds", {}) if summary.exists() else {}
-    return seconds
+    summary = run / store.SUMMARY
+    seconds = read_table(summary).get("seconds") if summary.exists() else {}
+    return seconds if isinstance(seconds, dict) else {}

@@ -2,7 +2,8 @@
 
 Either ``PATH/train/<class>/*`` with optional ``PATH/val`` (or ``validation``) and ``PATH/test`` alike, or
 ``PATH/<class>/*`` without published splits. Classes and files are taken in sorted order; names that start
-with a dot, and files without an image's suffix, are left out.
+with a dot, and files without an image's suffix, are left out. Links that lead out of PATH are refused: what comes in an
+archive must not decide which of the user's other files are read.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 import torch
 
 from ddm.datasets.images import Images, survey
+from ddm.datasets.places import inside
 from ddm.datasets.published import Published
 from ddm.errors import InputError
 
@@ -31,7 +33,7 @@ def read(path: str, size: int | None) -> Published:
             f"'{places['train']}' has no images in folders per class: put them in '{top}/train/<class>/' or "
             f"'{top}/<class>/'."
         )
-    files = {split: _labelled(place, classes) for split, place in places.items()}
+    files = {split: _labelled(place, classes, top.resolve()) for split, place in places.items()}
     form = survey([(split, [file for file, _ in pairs]) for split, pairs in files.items()], size)
     return Published(
         **{
@@ -57,13 +59,13 @@ def _places(top: Path) -> dict[str, Path]:
     return {split: places[0] for split, places in found.items() if places}
 
 
-def _labelled(place: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
+def _labelled(place: Path, classes: Sequence[str], home: Path) -> list[tuple[Path, int]]:
     pairs = []
     for folder in _folders(place):
         files = _files(folder)
         if files and folder.name not in classes:
             raise InputError(f"'{folder}' is a class without training images: remove it, or add some.")
-        pairs += [(file, classes.index(folder.name)) for file in files]
+        pairs += [(inside(file, home), classes.index(folder.name)) for file in files]
     return pairs
 
 

@@ -77,13 +77,14 @@ class _Column:
 
     table: Any
     name: str
+    what: str
 
     @classmethod
     def of(cls, table: Any, name: str, what: str) -> _Column:
         import datasets
 
         try:
-            return cls(table.select_columns([name]).cast_column(name, datasets.Image(decode=False)), name)
+            return cls(table.select_columns([name]).cast_column(name, datasets.Image(decode=False)), name, what)
         except Exception as error:  # pyarrow's and datasets' own kinds
             raise InputError(f"{what} has a column '{name}' that does not hold images: {reason(error)}.") from None
 
@@ -92,4 +93,17 @@ class _Column:
 
     def __getitem__(self, row: int, /) -> Path | BinaryIO:
         value = self.table[row][self.name]
-        return Path(value["path"]) if value["bytes"] is None else io.BytesIO(value["bytes"])
+        if value is not None and value["bytes"] is not None:
+            return io.BytesIO(value["bytes"])
+        if value is None or value["path"] is None or not self._is_its_own(Path(value["path"])):
+            raise InputError(f"{self.what} has no image in row {row} of '{self.name}': remove the row.")
+        return Path(value["path"])
+
+    def _is_its_own(self, path: Path) -> bool:
+        """Whether a path that a table names lies where the dataset is: a table must not choose other files to read."""
+        from datasets import config
+        from huggingface_hub import constants
+
+        caches = (config.HF_CACHE_HOME, config.HF_DATASETS_CACHE, constants.HF_HUB_CACHE)
+        homes = [Path(home).resolve() for home in (self.what.removeprefix("hf:"), *caches)]
+        return any(path.resolve().is_relative_to(home) for home in homes)

@@ -20,6 +20,7 @@ from ddm.datasets.places import Root, file_in, folder_with, reason
 from ddm.datasets.published import Published
 from ddm.datasets.samples import Samples
 from ddm.errors import InputError
+from ddm.memory import check_room
 
 FASHION = (
     "T-shirt/top",
@@ -71,6 +72,7 @@ def read_idx(path: Path, dims: int) -> np.ndarray:
             size = math.prod(shape)
             # Refused before memory is asked for; one byte more than declared shows if the file goes on.
             possible = path.stat().st_size * (GZIP_RATIO if zipped else 1)
+            check_room(min(size, possible), f"'{path}'", "download it again")
             values = file.read(size + 1) if size <= possible else b""
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"'{path}' cannot be read ({reason(error)}): download it again.") from None

@@ -5,6 +5,7 @@ So a limit of 1,000 on a folder of 100,000 images decodes 1,000. Headers are che
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,12 +19,17 @@ from torch import Tensor
 from ddm.datasets.places import reason
 from ddm.datasets.samples import Samples
 from ddm.errors import InputError
+from ddm.memory import check_room
 from ddm.progress import bar
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 GREY = ("1", "L", "LA", "I")
+# Half a gigabyte while one is decoded, from a file that may have a hundred bytes.
+MOST_PIXELS = 50_000_000
+# Of all that Pillow knows: some of the others start programs of their own.
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 
 
 class Sources(Protocol):
@@ -59,7 +65,9 @@ class Images:
 
     def __getitem__(self, rows: np.ndarray, /) -> Samples:
         """Decoded samples of these rows ``(m,)``."""
-        raw = np.empty((len(rows), self.form.channels, self.form.height, self.form.width), np.uint8)
+        shape = (len(rows), self.form.channels, self.form.height, self.form.width)
+        check_room(math.prod(shape), f"{self.what}, decoded,", "pass --size or --limit")
+        raw = np.empty(shape, np.uint8)
         with bar(f"reading {self.what}", len(rows)) as advance:
             for position, row in enumerate(rows.tolist()):
                 with _opened(self.sources, row, self.what) as (image, name):
@@ -92,7 +100,9 @@ def _opened(sources: Sources, row: int, what: str) -> Iterator[tuple[Image, str]
     source = sources[row]
     name = f"'{source}'" if isinstance(source, Path) else f"image {row} of {what}"
     try:
-        with Image.open(source) as image:
+        with Image.open(source, formats=FORMATS) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise InputError(f"{name} has {image.width}×{image.height} pixels, too many: make it smaller.")
             yield image, name
     except InputError:
         raise
@@ -131,4 +141,4 @@ def _eight_bits(image: Image) -> Image:
 
     if not image.mode.startswith("I"):
         return image
-    return Image.fromarray((np.asarray(image).astype(np.int64) // 257).clip(0, 255).astype(np.uint8))
+    return Image.fromarray((np.asarray(image).astype(np.int32) // 257).clip(0, 255).astype(np.uint8))

@@ -9,6 +9,8 @@ square.
 
 from __future__ import annotations
 
+import math
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from ddm.datasets.labels import number
 from ddm.datasets.published import Published
 from ddm.datasets.samples import Samples
 from ddm.errors import InputError
+from ddm.memory import check_room
 
 SPLITS = {"train": ("x_train", "y_train"), "validation": ("x_val", "y_val"), "test": ("x_test", "y_test")}
 UNSPLIT = (("images", "labels"), ("x", "y"))
@@ -40,18 +43,35 @@ def read(path: str) -> Published:
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     wanted = {key for pair in (*SPLITS.values(), *UNSPLIT) for key in pair} | {"classes"}
+    if not path.exists():
+        raise InputError(f"there is no file '{path}': give the path of an .npz file.")
     try:
-        archive = np.load(path, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise ValueError("it holds a single array")
-        with archive:
-            return {key: archive[key] for key in archive.files if key in wanted}
-    except FileNotFoundError:
-        raise InputError(f"there is no file '{path}': give the path of an .npz file.") from None
+        if not path.is_file():
+            raise ValueError("a folder, or a pipe that need not end")
+        with zipfile.ZipFile(path) as archive:
+            members = [member for member in archive.infolist() if member.filename.removesuffix(".npy") in wanted]
+            check_room(sum(member.file_size for member in members), f"'{path}'", "save fewer or smaller samples")
+            return {member.filename.removesuffix(".npy"): _array(archive, member) for member in members}
+    except InputError:
+        raise
     except Exception:  # a damaged archive can raise almost anything; numpy's words advise to allow pickles
         raise InputError(
             f"'{path}' is damaged or not an .npz file of plain numbers and strings: save it with numpy.savez."
         ) from None
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    """One array, read only if the file holds as many bytes as its header declares."""
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(file)
+        size = math.prod(shape) * dtype.itemsize
+        if dtype.hasobject or not dtype.itemsize or file.tell() + size != member.file_size:
+            raise ValueError("the header does not describe what follows")
+    with archive.open(member) as file:
+        array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+    return array
 
 
 def _keys(arrays: Mapping[str, np.ndarray], path: str) -> dict[str, tuple[str, str]]:
@@ -75,7 +95,8 @@ def _inputs(x: np.ndarray, what: str) -> np.ndarray:
     if x.ndim not in (2, 3, 4):
         raise InputError(f"{what} has shape {x.shape}: make it (n, H, W), (n, H, W, C), (n, C, H, W) or (n, d).")
     if x.dtype != np.uint8 or x.ndim == 2:
-        x = x.astype(np.float32)
+        with np.errstate(over="ignore"):  # what becomes infinite is refused with what was
+            x = x.astype(np.float32)
     if x.ndim == 4 and _channels_last(x.shape):
         x = x.transpose(0, 3, 1, 2)
     elif x.ndim == 3:

@@ -50,7 +50,8 @@ def read_pickle(path: Path) -> dict[str, Any]:
 
 def text(value: str | bytes) -> str:
     """A string as written by Python 2 or 3."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    content = value if isinstance(value, bytes) else value.encode("utf-8", "replace")
+    return content.decode("utf-8", "replace")
 
 
 def _inspect(content: bytes, path: Path) -> None:

@@ -28,6 +28,15 @@ def file_in(name: str, folder: Path, wanted: Sequence[str]) -> Path:
     raise missing(name, wanted, folder)
 
 
+def inside(path: Path, home: Path) -> Path:
+    """``path``, unless it leads out of ``home`` by a link or is no ordinary file: pipes need not end."""
+    if not path.resolve().is_relative_to(home):
+        raise InputError(f"'{path}' is a link that leads out of '{home}': put the file itself there, or remove it.")
+    if path.exists() and not path.is_file():
+        raise InputError(f"'{path}' is not an ordinary file: remove it.")
+    return path
+
+
 def missing(name: str, wanted: Sequence[str], folder: Path) -> InputError:
     """The error for a file that is not there; the first two of its names will do."""
     names = " or ".join(wanted[:2])

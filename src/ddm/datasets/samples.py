@@ -6,7 +6,7 @@ Images stay ``uint8`` in memory (a quarter of ``float32``); ``batch`` returns ``
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from ddm.errors import InputError
+from ddm.fields import is_names
 
 MAX_CLASSES = 100_000
 
@@ -161,6 +162,31 @@ class Samples(Dataset[tuple[Tensor, int]]):
             digest.update(tensor.contiguous().numpy().data)
         return digest.hexdigest()
 
+    def facts(self) -> dict[str, Any]:
+        """What the fingerprint is made of, part by part, so that what differs can be told."""
+        return {
+            "samples": len(self),
+            "shape": list(self.shape),
+            "type": str(self.raw.dtype).removeprefix("torch."),
+            "classes": _hash(repr(self.classes).encode()),
+            "labels": _hash(self.labels.contiguous().numpy().data),
+            "inputs": _hash(self.raw.contiguous().numpy().data),
+            "scaling": _hash(torch.cat([self.mean, self.std]).numpy().data),
+        }
+
+    def unlike(self, known: Mapping[str, Any] | None) -> str:
+        """In which of its ``facts`` a training set differs from another, in a few words."""
+        mine = self.facts()
+        for what in mine if known else ():
+            if known and known.get(what) != mine[what]:
+                told = f"{known.get(what)} {what} there, {mine[what]} here".replace("_", " ")
+                return told if what in ("samples", "shape", "type") else f"other {what}"
+        return "another fingerprint"
+
+
+def _hash(content: bytes | memoryview) -> str:
+    return hashlib.sha256(content).hexdigest()
+
 
 @dataclass(frozen=True, eq=False)
 class Data:
@@ -207,6 +233,8 @@ def _check(raw: Tensor, labels: Tensor, classes: Sequence[str] | None, what: str
         raise InputError(f"{what} is constant: every value of every input is {raw.flatten()[0].item():g}.")
     if classes is not None and len(set(classes)) < len(classes):
         raise InputError(f"{what} has classes of the same name: rename them.")
+    if classes is not None and not is_names(classes):
+        raise InputError(f"{what} has a class whose name is not text: rename it.")
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or (classes is not None and high >= len(classes)):
         count = len(classes) if classes is not None else high + 1

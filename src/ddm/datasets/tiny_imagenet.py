@@ -16,8 +16,9 @@ from pathlib import Path
 import torch
 
 from ddm.datasets.images import Form, Images
-from ddm.datasets.places import Root, file_in, folder_with, missing
+from ddm.datasets.places import Root, file_in, folder_with, inside, missing
 from ddm.datasets.published import Published
+from ddm.errors import InputError
 
 NAME = "tiny-imagenet"
 
@@ -26,6 +27,8 @@ def read(root: Root, size: int | None) -> Published:
     """The classes that have training images, in the order of ``wnids.txt``."""
     folder = folder_with(NAME, root, ["tiny-imagenet-200"], ["wnids.txt"])
     wnids = [line.strip() for line in _lines(file_in(NAME, folder, ["wnids.txt"])) if line.strip()]
+    if strange := [wnid for wnid in wnids if not wnid.isalnum()]:
+        raise InputError(f"'{folder}' names a class '{strange[0][:40]}' in wnids.txt: download it again.")
     train = {wnid: files for wnid in wnids if (files := _jpegs(folder / "train" / wnid / "images"))}
     if not train:
         raise missing(NAME, ["train/<wnid>/images/*.JPEG"], folder)
@@ -34,7 +37,8 @@ def read(root: Root, size: int | None) -> Published:
 
     def split(files: Sequence[tuple[Path, int]], use: str) -> Images:
         labels = torch.tensor([label for _, label in files], dtype=torch.int64)
-        return Images([file for file, _ in files], labels, classes, form, f"{NAME} {use}")
+        home = folder.resolve()
+        return Images([inside(file, home) for file, _ in files], labels, classes, form, f"{NAME} {use}")
 
     pairs = [(file, label) for label, files in enumerate(train.values()) for file in files]
     has_test = (folder / "val").is_dir()

@@ -19,7 +19,7 @@ import torch
 from ddm.datasets.samples import Samples, check_classes
 from ddm.engine import Engine
 from ddm.errors import InputError
-from ddm.files import read_json, write_json
+from ddm.files import read_table, write_json
 from ddm.matching.blocks import Block, plan
 from ddm.matching.gradient_work import GradientWork
 from ddm.matching.response_work import ResponseWork
@@ -69,11 +69,12 @@ def distil(
     every = [part for parts in done for part in parts]
     clusters = Synset.join([synset for level, synset in every if level == "cluster"], partition.names)
     _warn(clusters, "groups", settings)
+    origin = target.origin(samples.fingerprint())
     if upper is None:
-        return clusters, None
+        return replace(clusters, origin=origin), None
     classes = Synset.join([synset for level, synset in every if level == "class"], upper.names)
     _warn(classes, "classes", settings)
-    return clusters, classes
+    return replace(clusters, origin=origin), replace(classes, origin=origin)
 
 
 def _work(target: Target, samples: Samples, settings: Settings, engine: Engine) -> Work:
@@ -94,7 +95,7 @@ def _claim(directory: Path, target: Target, samples: Samples, partition: Partiti
     path = directory / "identity.json"
     if not path.exists():
         write_json(path, identity)
-    for what, value in read_json(path).items():
+    for what, value in read_table(path).items():
         if identity.get(what) != value:
             raise InputError(f"'{directory}' holds parts of a matching with another {what}: choose another folder.")
 
@@ -154,4 +155,10 @@ def _kept(directory: Path | None, number: int, block: Block) -> list[Part]:
     levels = [level for level, groups in (("cluster", block.clusters), ("class", block.classes)) if groups]
     if directory is None or not all(_path(directory, number, level).exists() for level in levels):
         return []
-    return [(level, Synset.load(_path(directory, number, level))) for level in levels]
+    parts = {level: Synset.load(_path(directory, number, level)) for level in levels}
+    for level, groups in (("cluster", block.clusters), ("class", block.classes)):
+        if groups and len(parts[level]) != len(groups):
+            raise InputError(
+                f"'{_path(directory, number, level)}' is of other groups: delete it, and it is made again."
+            )
+    return list(parts.items())

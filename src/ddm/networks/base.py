@@ -35,7 +35,7 @@ class Network(nn.Module, ABC):
             "classes": self.classes,
             **options,
             "init": init,
-            "seed": whole("seed", seed, least=0),
+            "seed": whole("seed", seed, least=0, most=2**63 - 1),
         }
 
     @contextmanager

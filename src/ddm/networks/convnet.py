@@ -29,7 +29,7 @@ class ConvNet(Network):
         init: str = "kaiming",
         seed: int = 0,
     ) -> None:
-        depth, width = whole("depth", depth), whole("width", width)
+        depth, width = whole("depth", depth, most=1000), whole("width", width)
         norm, pooling = one_of("norm", norm, NORMS), one_of("pooling", pooling, POOLINGS)
         options = {"depth": depth, "width": width, "norm": norm, "pooling": pooling}
         super().__init__("convnet", shape, classes, init=init, seed=seed, **options)

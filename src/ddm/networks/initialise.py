@@ -13,7 +13,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ddm.errors import InputError
 from ddm.networks.options import one_of, whole
 
 Scheme = Callable[[Tensor, torch.Generator], Tensor]
@@ -41,9 +40,7 @@ def initialise(network: nn.Module, how: str, seed: int) -> None:
     The global random generator is neither used nor changed.
     """
     scheme = SCHEMES[one_of("init", how, SCHEMES)]
-    seed = whole("seed", seed, least=0)
-    if seed >= 2**63:
-        raise InputError(f"give a seed below 2**63, not {seed}.")
+    seed = whole("seed", seed, least=0, most=2**63 - 1)
     rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for module in network.modules():
@@ -55,6 +52,8 @@ def initialise(network: nn.Module, how: str, seed: int) -> None:
 
 
 def _set(module: nn.Module, name: str, parameter: Tensor, scheme: Scheme, rng: torch.Generator) -> None:
+    if parameter.is_meta:  # only the shapes are asked for
+        return
     if "bias" in name:  # also in_proj_bias of attention and bias_ih_l0 of recurrent layers
         parameter.zero_()
     elif _is_norm(module, parameter):

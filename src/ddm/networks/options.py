@@ -7,14 +7,16 @@ from typing import Any
 from ddm.errors import InputError
 
 
-def whole(name: str, value: Any, least: int = 1) -> int:
-    """`value` as an int of at least `least`."""
+def whole(name: str, value: Any, least: int = 1, most: int = 2**20) -> int:
+    """`value` as an int from `least` to `most`."""
     try:
         number = operator.index(value)
     except TypeError:
         number = None
     if number is None or number < least:
         raise InputError(f"give {name} as a whole number of at least {least}, not {value!r}.")
+    if number > most:
+        raise InputError(f"give {name} as a whole number of at most {most}, not {value!r}.")
     return number
 
 

@@ -4,7 +4,10 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from ddm.errors import InputError
+from ddm.memory import check_room
 from ddm.networks.alexnet import AlexNet
 from ddm.networks.base import Network
 from ddm.networks.convnet import ConvNet
@@ -32,11 +35,26 @@ def build(name: str, shape: Sequence[int], classes: int, **options: Any) -> Netw
     known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     for option in options:
         one_of(f"options of {name}", option, known)
-    return network(shape=shape, classes=classes, **options)
+    try:
+        with torch.device("meta"):
+            made = network(shape=shape, classes=classes, **options)
+    except RuntimeError as error:
+        raise InputError(f"a {name} of these options cannot be built: choose smaller ones ({error}).") from None
+    size = sum(tensor.nbytes for tensor in (*made.parameters(), *made.buffers()))
+    check_room(size, f"a {name} of these options", "choose smaller ones")
+    return made if torch.get_default_device().type == "meta" else network(shape=shape, classes=classes, **options)
+
+
+def outline(spec: Mapping[str, Any]) -> Network:
+    """The network that `spec` was taken from, of which only the shapes take memory."""
+    with torch.device("meta"):
+        return from_spec(spec)
 
 
 def from_spec(spec: Mapping[str, Any]) -> Network:
     """The network that `spec` was taken from, with its initial weights."""
+    if not isinstance(spec, Mapping):
+        raise InputError("give a network spec as a table of names and values.")
     missing = [key for key in ("name", "shape", "classes") if key not in spec]
     if missing:
         raise InputError(f"give a network spec that has {' and '.join(missing)}.")

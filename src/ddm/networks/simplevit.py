@@ -34,7 +34,7 @@ class SimpleViT(Network):
         init: str = "kaiming",
         seed: int = 0,
     ) -> None:
-        dim, depth, heads = whole("dim", dim), whole("depth", depth), whole("heads", heads)
+        dim, depth, heads = whole("dim", dim), whole("depth", depth, most=1000), whole("heads", heads)
         if dim % 4 or dim % heads:
             raise InputError(f"give a dim that divides by 4 and by heads ({heads}), not {dim}.")
         _, height, width = image_shape(shape)

@@ -1,13 +1,14 @@
 """Networks as safetensors files: the weights, with the spec as JSON in the metadata. Nothing is pickled."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from ddm.errors import InputError
-from ddm.files import read_metadata, read_tensors, write_tensors
+from ddm.files import read_finite, read_metadata, write_tensors
 from ddm.networks.base import Network
-from ddm.networks.registry import from_spec
+from ddm.networks.registry import from_spec, outline
 
 
 def save(network: nn.Module, path: str | Path) -> None:
@@ -21,10 +22,17 @@ def save(network: nn.Module, path: str | Path) -> None:
 
 def load(path: str | Path) -> Network:
     """The network that `save` wrote to `path`, on the CPU, in evaluation mode, with the dtype it was saved with."""
-    tensors = read_tensors(Path(path))
+    tensors = read_finite(Path(path))
     try:
-        network = from_spec(read_metadata(Path(path))["network"])
+        spec = read_metadata(Path(path))["network"]
+        if _shapes(outline(spec).state_dict()) != _shapes(tensors):  # before memory is taken for it
+            raise KeyError("the tensors of this spec")
+        network = from_spec(spec)
         network.to(tensors["classifier.weight"].dtype).load_state_dict(tensors)
     except (KeyError, TypeError, RuntimeError, InputError):
         raise InputError(f"'{path}' does not hold a network: give a file that ddm.networks.save wrote.") from None
     return network.eval()
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}

@@ -1,0 +1,34 @@
+"""``ddm verify``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ddm import run as runs
+from ddm.commands.options import AsJson, DataName, Root, Run, print_json
+from ddm.datasets.samples import Samples
+from ddm.errors import InputError
+from ddm.verification import verify as verified
+from ddm.words import console, describe_verification
+
+
+def verify(run: Run, data: DataName = None, root: Root = None, as_json: AsJson = False) -> None:
+    """Whether a run is whole: every file as it was written, all of one training, and the training data the same."""
+    train, why_not = _training_set(run, data, root)
+    found = verified(run, train, why_not)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        describe_verification(console(), found)
+    if found.bad:
+        raise InputError(found.sentence)
+
+
+def _training_set(run: Path, data: str | None, root: str | None) -> tuple[Samples | None, str]:
+    """The training set of a run, or why there is none; one that was asked for must be there."""
+    try:
+        return runs.training_set(run, data, root), ""
+    except InputError as error:
+        if data is not None or root is not None:
+            raise
+        return None, str(error).removesuffix(".")
