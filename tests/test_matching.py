@@ -222,9 +222,9 @@ def test_exploding_images_stop_with_advice_and_a_stopped_group_cannot_be_removed
         ddm.DistilledDatamodel.fit(target, digits.train, partition=partition, matching="reverse", steps=2, lr=1e6)
     whole, classes = distilled(target, digits, partition)
     name = partition.names[3]
-    broken = ddm.DistilledDatamodel(
-        target, partition, replace(whole, stopped={name: "it stopped."}), classes, Settings(), "data"
-    )
+    stopped = replace(whole, stopped={name: "it stopped."})
+    data = digits.train.fingerprint()
+    broken = ddm.DistilledDatamodel(target, partition, stopped, classes, Settings(), data)
     with pytest.raises(InputError, match=f"{name} cannot be removed"):
         broken.counterfactual([0, name])
     assert broken.counterfactual([0]) is not None
