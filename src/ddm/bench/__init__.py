@@ -16,6 +16,7 @@ from ddm.bench import (
     ladder,
     matching,
     noise,
+    privacy,
     recipes,
     transfer,
     unlearning,
@@ -44,6 +45,7 @@ BENCHES: dict[str, Callable[[Problem], Report]] = {
     "ladder": ladder.run,
     "recipes": recipes.run,
     "fidelity": fidelity.run,
+    "privacy": privacy.run,
 }
 """Each makes a report of a problem."""
 

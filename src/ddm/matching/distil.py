@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +81,7 @@ def _claim(directory: Path, target: Target, samples: Samples, partition: Partiti
         "target": target.fingerprint(),
         "data": samples.fingerprint(),
         "partition": groups,
-        "settings": asdict(settings),
+        "settings": settings.to_dict(),
     }
     path = directory / "identity.json"
     if not path.exists():
