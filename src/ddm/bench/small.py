@@ -6,6 +6,7 @@ response matching is undone: ĝ_κ = (Ĝ + Λ) d_κ.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import cached_property
 
@@ -21,7 +22,7 @@ from ddm.matching.calibration import dampings
 from ddm.matching.pairs import real_checkpoints
 from ddm.matching.pulls import Pulled, pulls_of
 from ddm.matching.response import Responses, pooled_weights
-from ddm.partition import Partition
+from ddm.partition import Partition, features_of
 from ddm.privacy.distances import pictures, psnr, ssim
 from ddm.privacy.membership import auc, products
 from ddm.privacy.reconstruction import inverted
@@ -56,7 +57,8 @@ def pulls_from(
     bent = [name for name in directions if settings[name].matching == "response"]
     stacked = torch.cat([directions[name] for name in bent])
     total = stacked * dampings(target, public)
-    for rows in Responses(target, public, Settings(curvature=_ROWS, seed=problem.setup.seed)).curvature.rows():
+    known = Settings(curvature=min(_ROWS, problem.setup.settings.curvature or _ROWS), seed=problem.setup.seed)
+    for rows in Responses(target, public, known).curvature.rows():
         total += (stacked @ rows.T) @ rows
     undone = dict(zip(bent, total.split([len(directions[name]) for name in bent]), strict=True))
     return {name: undone.get(name, directions[name]) for name in directions}
@@ -96,7 +98,9 @@ class SmallGroups:
     def _directions(self, settings: Settings) -> Tensor:
         problem = self.problem
         folder = problem.parts(settings).with_suffix(".small")
-        synset, _ = distil(problem.target, problem.train, self.partition, settings, folder, "serial")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*fewer than")  # they are small on purpose
+            synset, _ = distil(problem.target, problem.train, self.partition, settings, folder, "serial")
         return Counterfactuals(problem.target, synset).directions(None)
 
     def _true(self, partition: Partition) -> Tensor:
@@ -119,6 +123,22 @@ class SmallGroups:
         """Test images of a class, as inputs."""
         test = self.problem.data.test
         return test.batch(np.flatnonzero(test.labels.numpy() == label)[:_FRESH])[0]
+
+    def alike(self, group: int) -> Tensor:
+        """Test images that would be in a group of normal size: of its class, and nearest its centre in features."""
+        problem, test = self.problem, self.problem.data.test
+        partition = problem.partition
+        label = self.label(partition.rows(group))
+        of_class = np.flatnonzero(test.labels.numpy() == label)
+        if partition.parents is None:
+            return test.batch(of_class[:_FRESH])[0]
+        rivals = np.flatnonzero(partition.parents == label)
+        features = features_of(problem.train, None, problem.target)
+        centres = np.stack([features[partition.rows(int(k))].mean(0) for k in rivals])
+        found = features_of(test[of_class], None, problem.target)
+        nearest = rivals[((found[:, None] - centres) ** 2).sum(2).argmin(1)]
+        inside = of_class[nearest == group]
+        return test.batch((inside if len(inside) else of_class)[:_FRESH])[0]
 
     # --- membership ---
 
@@ -149,13 +169,15 @@ class SmallGroups:
         for size in SIZES:
             chosen = self.numbers(size)[: max(2, _IMAGES // size)]
             members = [self.partition.rows(k) for k in chosen]
-            found[size] = self._attack(members, {name: pulls[chosen] for name, pulls in self.pulls.items()})
+            fresh = [self.fresh(self.label(rows)) for rows in members]
+            found[size] = self._attack(members, fresh, {name: pulls[chosen] for name, pulls in self.pulls.items()})
         chosen = [0, len(self.problem.partition) - 1]
         members = [self.problem.partition.rows(k) for k in chosen]
-        found["normal"] = self._attack(members, {name: pulls[chosen] for name, pulls in self.normal.items()})
+        fresh = [self.alike(k) for k in chosen]
+        found["normal"] = self._attack(members, fresh, {name: pulls[chosen] for name, pulls in self.normal.items()})
         return found
 
-    def _attack(self, members: list[np.ndarray], pulls: Mapping[str, Tensor]) -> list[_Rebuilt]:
+    def _attack(self, members: list[np.ndarray], fresh: list[Tensor], pulls: Mapping[str, Tensor]) -> list[_Rebuilt]:
         """Reconstruct the groups at ``members`` of every kind at once, from their pulls ``(G, P)``."""
         if not members:
             return []
@@ -175,25 +197,25 @@ class SmallGroups:
         )
         parts = images.split(len(members))
         return [
-            self._judged(name, rows, pictures(problem.train, image))
+            self._judged(name, rows, others, pictures(problem.train, image))
             for name, part in zip(pulls, parts, strict=True)
-            for rows, image in zip(members, part, strict=True)
+            for rows, others, image in zip(members, fresh, part, strict=True)
         ]
 
-    def _judged(self, name: str, rows: np.ndarray, images: Tensor) -> _Rebuilt:
+    def _judged(self, name: str, rows: np.ndarray, others: Tensor, images: Tensor) -> _Rebuilt:
         train = self.problem.train
         own = pictures(train, train.batch(rows)[0])
-        fresh = pictures(train, self.fresh(self.label(rows)))
-        alike, others = (ssim(images, shown).amax(0).numpy() for shown in (own, fresh))
+        fresh = pictures(train, others)
+        alike, unlike = (ssim(images, shown).amax(0).numpy() for shown in (own, fresh))
         clear, unclear = (psnr(images, shown).amax(0).numpy() for shown in (own, fresh))
         return _Rebuilt(
             name,
             images,
             own,
             {
-                "auc": auc(alike, others),
+                "auc": auc(alike, unlike),
                 "ssim": float(alike.mean()),
-                "fresh_ssim": float(others.mean()),
+                "fresh_ssim": float(unlike.mean()),
                 "psnr": float(clear.mean()),
                 "fresh_psnr": float(unclear.mean()),
             },
@@ -223,13 +245,14 @@ class SmallGroups:
         return [
             f"Groups of {sizes}: another synset of the same target, of {_GROUPS} groups of each size, each of one "
             f"class. The attacker has the whole run, {len(self.checkpoints)} checkpoints included. AUC: members of a "
-            f"group against up to {_FRESH} test images of its class, by the cosine of their gradient with the group's, mean "
-            "over groups; the standard error is in the JSON.",
+            f"group against up to {_FRESH} test images of its class, by the cosine of their gradient with the group's, "
+            "mean over groups; the standard error is in the JSON.",
             "Reconstruction: gradient inversion (Geiping et al., 2020), "
             f"{_STEPS * self.problem.setup.settings.steps} steps, labels known, at least two groups and "
             f"{_IMAGES} images of each size, at most {_MOST} images a group; *normal* are two of the usual groups. "
-            "AUC: whether a member is more alike its best reconstruction than fresh test images of its class are to "
-            "theirs, by SSIM, and the mean SSIM of both; PSNR is in the JSON.",
+            "AUC: whether a member is more alike its best reconstruction than fresh test images of its class (of "
+            "normal groups: those that would be in the group by their features) are to theirs, by SSIM, and the mean "
+            "SSIM of both; PSNR is in the JSON.",
         ]
 
     def strips(self, titles: Mapping[str, str]) -> list[tuple[str, Tensor]]:

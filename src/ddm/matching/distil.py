@@ -27,6 +27,9 @@ from ddm.progress import bar
 from ddm.synset import Synset
 from ddm.target import Target
 
+_FEW = 16
+"""Samples of a group below which single ones are recognised or rebuilt (``ddm bench privacy``)."""
+
 
 def distil(
     target: Target,
@@ -45,6 +48,8 @@ def distil(
     if upper is not None and len(upper) == len(partition):
         synset, _ = distil(target, samples, replace(partition, parents=None), settings, directory, engine)
         return synset, _as_classes(synset, partition, upper)
+    if settings.clip is not None:
+        _warn_of_few(partition)
     if directory is not None:
         _claim(directory, target, samples, partition, settings)
     work = _work(target, samples, settings, engine)
@@ -103,6 +108,17 @@ def _warn(synset: Synset, what: str, settings: Settings) -> None:
         warnings.warn(
             f"the synsets of {wrong} of {len(synset)} {what} point the wrong way and are climbed instead of "
             f"descended: soft labels or more steps help.",
+            stacklevel=3,
+        )
+
+
+def _warn_of_few(partition: Partition) -> None:
+    """Say that clipping does not hide the samples of small groups."""
+    few = int((partition.sizes < _FEW).sum())
+    if few:
+        warnings.warn(
+            f"{few} of {len(partition)} groups have fewer than {_FEW} samples, which a synset gives away, private or "
+            "not: use fewer clusters.",
             stacklevel=3,
         )
 
