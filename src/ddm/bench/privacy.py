@@ -40,7 +40,7 @@ from ddm.synset import Synset
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_CANDIDATES, _TESTS = 2000, 300
+_CANDIDATES, _TESTS = 1500, 200
 """Members, and as many others, whose membership is guessed; test images whose nearest training image is looked for."""
 
 _NEAR = 0.01

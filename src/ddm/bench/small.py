@@ -33,16 +33,16 @@ SIZES = (1, 4, 16)
 _GROUPS = 6
 """Groups of each size, of one class each."""
 
-_IMAGES = 8
+_IMAGES = 4
 """Images that are reconstructed of each size, at least two groups."""
 
-_MOST = 16
+_MOST = 8
 """Images that are sought of a group, at most."""
 
-_LOOKS, _ROWS = 4, 4096
+_LOOKS, _ROWS = 3, 4096
 """Checkpoints of the attack, and rows of the curvature that is undone."""
 
-_STEPS = 3
+_STEPS = 2
 """Steps of an attack for each step of a distillation."""
 
 _FRESH = 100
