@@ -70,6 +70,23 @@ def test_fidelity_has_a_row_for_every_method_with_every_figure(out):
     assert rows["retrain"]["rho"] == rows["ddm"]["retrain_rho"]
 
 
+def test_privacy_has_every_measure_of_every_kind_of_synset(out):
+    found = bench.run("privacy", bench.preset("digits", scale="tiny"), out)
+    rows = {row["method"]: row for row in found["rows"]}
+    assert {"forward", "reverse", "reverse-noise", "response", "private", "pulls", "model"} == set(rows)
+    for name in ("forward", "reverse", "reverse-noise", "response", "private"):
+        row = rows[name]
+        assert 0 <= row["alone_auc"] <= 1
+        assert row["adds_auc"] == pytest.approx(row["both_auc"] - rows["model"]["both_auc"])
+        assert row["member_1"] >= 0
+        assert "rebuilt_normal_ssim" in row
+    assert rows["reverse"]["start_found"] == rows["forward"]["start_found"] == 1  # two steps of matching
+    assert rows["reverse"]["pixels_nearer"] == 1
+    assert rows["response"]["pixels_nearer"] == rows["reverse-noise"]["pixels_nearer"] == 0
+    assert rows["pulls"]["member_1"] == 1  # a lone sample's gradient is most alike its own
+    assert (out / "privacy.png").stat().st_size > 0
+
+
 def test_a_method_that_cannot_run_says_so_in_its_row(problem, tmp_path, monkeypatch):
     def refuse(question):
         raise ddm.baselines.CannotRun("it cannot.")

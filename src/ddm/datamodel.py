@@ -26,6 +26,7 @@ from ddm.engine import Engine
 from ddm.errors import InputError
 from ddm.exact import Exact, Retrain, group_rows
 from ddm.matching import Settings, changed, distil
+from ddm.matching import private as made_private
 from ddm.matching.response import Responses
 from ddm.objectives import Measure, Objective, resolve
 from ddm.partition import Features, Group, Partition, make_partition
@@ -84,6 +85,7 @@ class DistilledDatamodel:
         partition: str | Partition | Sequence[Any] | np.ndarray = "kmeans",
         features: Features = None,
         settings: Settings | None = None,
+        private: bool = False,
         directory: Path | str | None = None,
         engine: Engine = None,
         **changes: Any,
@@ -93,6 +95,7 @@ class DistilledDatamodel:
         partition: kmeans (``clusters`` a class), class, sequence, a group label for each sample, or a ``Partition``
         features:  what k-means works on; by default the target's penultimate layer
         settings:  how to distil; ``changes`` replace single ones, e.g. ``ipc=2, matching="forward"``
+        private:   start from noise and clip the gradients of samples, so that a synset holds less of single ones
         directory: where finished parts are kept, so that a killed fit goes on
         engine:    where independent pieces run: serial, processes, dask://HOST:PORT, ray or ray://HOST:PORT; the
                    result is the same, bit for bit (default: this process where the work is little, else processes)
@@ -101,6 +104,7 @@ class DistilledDatamodel:
         if target.data not in (None, samples.fingerprint()):
             raise InputError("the target was trained on other samples than these: give the ones it was trained on.")
         settings = changed(settings or Settings(), changes)
+        settings = made_private(settings) if private else settings
         groups = make_partition(target, samples, partition, clusters, features, settings.seed)
         parts = Path(directory) if directory is not None else None
         synset, class_synset = distil(target, samples, groups, settings, parts, engine)

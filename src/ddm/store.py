@@ -114,7 +114,7 @@ def manifest(datamodel: DistilledDatamodel) -> dict[str, Any]:
         "spec": getattr(target.network, "spec", None),
         "recipe": asdict(target.recipe) if target.recipe is not None else None,
         "loss": loss_name(target.loss),
-        "settings": asdict(datamodel.settings),
+        "settings": datamodel.settings.to_dict(),
         "versions": {"ddm": _version(), "torch": torch.__version__, "numpy": np.__version__},
     }
 
@@ -357,7 +357,7 @@ def _config(datamodel: DistilledDatamodel) -> dict[str, Any]:
     return {
         "data": None,
         "recipe": asdict(recipe) if recipe is not None else None,
-        "settings": asdict(datamodel.settings),
+        "settings": datamodel.settings.to_dict(),
     }
 
 

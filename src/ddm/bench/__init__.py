@@ -16,6 +16,7 @@ from ddm.bench import (
     ladder,
     matching,
     noise,
+    privacy,
     recipes,
     scaling,
     speed,
@@ -49,6 +50,7 @@ BENCHES: dict[str, Callable[[Problem], Report]] = {
     "fidelity": fidelity.run,
     "scaling": scaling.run,
     "speed": speed.run,
+    "privacy": privacy.run,
 }
 """Each makes a report of a problem."""
 

@@ -15,7 +15,7 @@ from ddm.bench.problem import Problem
 from ddm.counterfactual import Counterfactuals
 from ddm.datamodel import DistilledDatamodel
 from ddm.effects import Effects, log_odds, predicted
-from ddm.matching import Settings, paper
+from ddm.matching import Settings, paper, private
 from ddm.matching.blocks import Block
 from ddm.matching.response_work import ResponseWork
 from ddm.models import Models
@@ -36,6 +36,7 @@ TITLES = {
     "ddm-match": "DDM-match (forward matching)",
     "ddm": "DDM (reverse matching)",
     "ddm-response": "DDM (response matching)",
+    "ddm-private": "DDM (response matching, --private)",
     "response": "the response itself, not encoded",
     "ddm-sequence": "DDM without clustering",
     "retrain": "another retraining",
@@ -52,6 +53,8 @@ _RESPONSES = ("ddm-response", "response")
 
 def settings_of(problem: Problem, method: str) -> Settings:
     """How a kind of DDM distils."""
+    if method == "ddm-private":
+        return private(settings_of(problem, "ddm-response"))
     if method in _RESPONSES:
         own: dict[str, Any] = {"labels": "soft", "step_size": None, "finetune_steps": 1}
         return replace(problem.setup.settings, matching="response", **own)

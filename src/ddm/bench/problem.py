@@ -156,7 +156,7 @@ class Problem:
 
     def datamodel(self, settings: Settings) -> DistilledDatamodel:
         """A distilled datamodel of the target; its parts are kept."""
-        folder = self._parts(settings)
+        folder = self.parts(settings)
         target, partition, started = self.target, self.partition, time.perf_counter()
         # In this process: its seconds are compared with those of others.
         synset, upper = distil(target, self.train, partition, settings, folder, "serial")
@@ -169,12 +169,13 @@ class Problem:
     def matching_seconds(self, settings: Settings) -> float:
         """What distilling a datamodel took when it was done."""
         self.datamodel(settings)
-        seconds = read_json(self._parts(settings) / "seconds.json")
+        seconds = read_json(self.parts(settings) / "seconds.json")
         if not isinstance(seconds, float):
-            raise InputError(f"'{self._parts(settings)}' does not say what it took: delete it, and it is made again.")
+            raise InputError(f"'{self.parts(settings)}' does not say what it took: delete it, and it is made again.")
         return seconds
 
-    def _parts(self, settings: Settings) -> Path:
+    def parts(self, settings: Settings) -> Path:
+        """Where the parts of a distillation are kept."""
         return self.work / f"parts-{replace(self.setup, settings=settings).key()}"
 
     def outcomes(self, methods: Sequence[str]) -> dict[str, Outcome]:

@@ -55,7 +55,7 @@ class Divided(Problem):
 
     def __init__(self, setup: Setup, work: Path, parts: int) -> None:
         super().__init__(setup, work)
-        self.parts = parts
+        self.division = parts
 
     @cached_property
     def data(self) -> Data:
@@ -65,14 +65,14 @@ class Divided(Problem):
         return replace(data, train=train, validation=validation, test=test)
 
     def _divided(self, samples: Samples) -> Samples:
-        labels = samples.labels * self.parts + torch.arange(len(samples)) % self.parts
-        names = tuple(f"{name}.{part}" for name in samples.classes for part in range(self.parts))
+        labels = samples.labels * self.division + torch.arange(len(samples)) % self.division
+        names = tuple(f"{name}.{part}" for name in samples.classes for part in range(self.division))
         return replace(samples, labels=labels, classes=names)
 
     @property
     def target_folder(self) -> Path:
         """Where the trajectory is."""
-        return self.work / f"target-{self.setup.training_key()}-{self.parts}"
+        return self.work / f"target-{self.setup.training_key()}-{self.division}"
 
 
 def run(problem: Problem) -> Report:

@@ -58,11 +58,11 @@ class Setup:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
-        return asdict(self)
+        return asdict(self) | {"settings": self.settings.to_dict()}
 
     def key(self) -> str:
         """A short name for these settings, wherever the files are."""
-        return _hash({name: value for name, value in asdict(self).items() if name not in _ELSEWHERE})
+        return _hash({name: value for name, value in self.to_dict().items() if name not in _ELSEWHERE})
 
     def question_key(self) -> str:
         """A short name for what methods are asked, however DDM distils."""

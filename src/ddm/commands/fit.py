@@ -14,6 +14,7 @@ from ddm.errors import InputError
 from ddm.estimate import estimate
 from ddm.files import hash_of, read_json
 from ddm.matching import Settings, changed, paper
+from ddm.matching import private as made_private
 from ddm.recipe import Recipe
 from ddm.run import Config
 from ddm.words import console, describe_estimate, describe_run, trust
@@ -46,6 +47,9 @@ def fit(
     features: Annotated[str | None, typer.Option(help="hf:NAME clusters on a pre-trained network's features.")] = None,
     matching: Annotated[str | None, typer.Option(help="response, reverse or forward.")] = None,
     setting: Annotated[list[str] | None, typer.Option(help="Of the matching, e.g. bank=200; repeat it.")] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="Start from noise and clip samples' gradients: a synset to share.")
+    ] = False,
     config: Annotated[Path | None, typer.Option(help="Replay a config.json instead of all the above.")] = None,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -73,6 +77,7 @@ def fit(
         }
         recipe = replace(recipe, **{name: value for name, value in changes.items() if value is not None})
         settings = changed(settings, _pairs(setting, "setting") | ({"matching": matching} if matching else {}))
+        settings = made_private(settings) if private else settings
         wanted = Config(
             data=data,
             root=root,

@@ -2,6 +2,6 @@
 
 from ddm.matching.distil import distil
 from ddm.matching.gradient_work import MATCHINGS
-from ddm.matching.settings import Settings, changed, paper
+from ddm.matching.settings import Settings, changed, paper, private
 
-__all__ = ["MATCHINGS", "Settings", "changed", "distil", "paper"]
+__all__ = ["MATCHINGS", "Settings", "changed", "distil", "paper", "private"]

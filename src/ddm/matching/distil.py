@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,9 @@ from ddm.target import Target
 _NOTHING = 1e-6
 """An alignment that is none."""
 
+_FEW = 16
+"""Samples of a group below which single ones are recognised or rebuilt (``ddm bench privacy``)."""
+
 
 def distil(
     target: Target,
@@ -52,6 +55,8 @@ def distil(
     if upper is not None and len(upper) == len(partition):
         synset, _ = distil(target, samples, replace(partition, parents=None), settings, directory, engine)
         return synset, _as_classes(synset, partition, upper)
+    if settings.clip is not None:
+        _warn_of_few(partition)
     if directory is not None:
         _claim(directory, target, samples, partition, settings)
     work = _work(target, samples, settings, engine)
@@ -90,7 +95,7 @@ def _claim(directory: Path, target: Target, samples: Samples, partition: Partiti
         "target": target.fingerprint(),
         "data": samples.fingerprint(),
         "partition": groups,
-        "settings": asdict(settings),
+        "settings": settings.to_dict(),
     }
     path = directory / "identity.json"
     if not path.exists():
@@ -128,6 +133,17 @@ def _warn(synset: Synset, what: str, settings: Settings) -> None:
         warnings.warn(
             f"the synsets of {wrong} of {len(synset)} {what} point the wrong way and are climbed instead of "
             f"descended: soft labels or more steps help.",
+            stacklevel=3,
+        )
+
+
+def _warn_of_few(partition: Partition) -> None:
+    """Say that clipping does not hide the samples of small groups."""
+    few = int((partition.sizes < _FEW).sum())
+    if few:
+        warnings.warn(
+            f"{few} of {len(partition)} groups have fewer than {_FEW} samples, which a synset gives away, private or "
+            "not: use fewer clusters.",
             stacklevel=3,
         )
 

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from ddm import augment as augmentation
 from ddm import engine
+from ddm.clipping import clipped_gradients
 from ddm.clusters import Place
 from ddm.datasets.samples import Samples
 from ddm.engine import Engine
@@ -111,7 +112,10 @@ class GradientWork:
     def gradients(self, partition: Partition, groups: list[int], advance: Advance) -> Tensor:
         """∇L(θ_t; D_κ) ``(B, T, P)`` of some groups at every checkpoint that is compared."""
         members = [partition.rows(group) for group in groups]
-        return group_gradients(self.target, self.samples, members, self.checkpoints, advance)
+        if self.settings.clip is None:
+            return group_gradients(self.target, self.samples, members, self.checkpoints, advance)
+        clip, seed = self.settings.clip, self.settings.seed
+        return clipped_gradients(self.target, self.samples, members, self.checkpoints, clip, seed, advance)
 
     def synset(self, partition: Partition, groups: list[int], gradients: Tensor, advance: Advance) -> Synset:
         """The synset of some groups of a partition, from their gradients ``(B, T, P)``."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ddm import engine
+from ddm.clipping import clipped_gradient
 from ddm.clusters import Place
 from ddm.datasets.samples import Samples
 from ddm.gradients import loss_gradient
@@ -40,9 +41,11 @@ def pulls_of(
     groups: Sequence[Pulled],
     where: engine.Engine = None,
     advance: Advance = lambda amount: None,
+    limits: Sequence[float] | None = None,
 ) -> Tensor:
     """ḡ ``(B, P)`` with weights ω ``(T,)`` of T checkpoints; ``advance`` counts samples passed forward and back.
 
+    With ``limits`` the gradient of each sample at θ_t is no longer than the limit of t.
     Little work, that of a GPU and that of a piece stays in this process unless ``where`` says otherwise.
     """
     pulls = torch.zeros(len(groups), target.flat.size).to(target.theta)
@@ -51,7 +54,7 @@ def pulls_of(
     pieces = [_Some(start, tuple(groups[start : start + each])) for start in range(0, len(groups), each)]
     near = target.at_hand(checkpoints, Place.of(where))
     numbers = checkpoints if near is target else range(len(checkpoints))
-    pull = _Pull(near, numbers, weights.tolist(), samples)
+    pull = _Pull(near, numbers, weights.tolist(), samples, limits)
     for start, found in engine.each(pull, pieces, engine=where, what=None):
         pulls[start : start + len(found)] = found.to(pulls)
         advance(len(checkpoints) * sum(len(group.rows) for group in groups[start : start + len(found)]))
@@ -77,12 +80,17 @@ class _Pull:
     checkpoints: Sequence[int]
     weights: Sequence[float]
     samples: Samples
+    limits: Sequence[float] | None = None
 
     def __call__(self, some: _Some) -> tuple[int, Tensor]:
         pulls = torch.zeros(len(some.groups), self.target.flat.size).to(self.target.theta)
-        for t, weight in zip(self.checkpoints, self.weights, strict=True):
+        for place, (t, weight) in enumerate(zip(self.checkpoints, self.weights, strict=True)):
             theta, fixed = self.target.at(t)
             for row, group in enumerate(some.groups):
                 batch = self.samples.batch(group.rows)
-                pulls[row] += weight * group.share * loss_gradient(self.target, theta, fixed, *batch, _BATCH)
+                if self.limits is None:
+                    gradient = loss_gradient(self.target, theta, fixed, *batch, _BATCH)
+                else:
+                    gradient = clipped_gradient(self.target, theta, fixed, *batch, self.limits[place])
+                pulls[row] += weight * group.share * gradient
         return some.start, pulls.cpu()

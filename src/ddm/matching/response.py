@@ -17,11 +17,13 @@ much too little, on the whole of some groups, by rows that it has not seen.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ddm.clipping import limits
 from ddm.curvature import Curvature
 from ddm.datasets.samples import Samples
 from ddm.engine import Engine
@@ -81,7 +83,16 @@ class Responses:
     def pulls(self, members: Sequence[np.ndarray], advance: Advance = lambda amount: None) -> Tensor:
         """ḡ_κ ``(B, P)`` of groups given by position; ``advance`` counts samples passed forward and back."""
         groups = [Pulled(self.used(rows), len(rows) / len(self.samples)) for rows in members]
-        return pulls_of(self.target, self.samples, self.checkpoints, self.weights, groups, self.engine, advance)
+        return pulls_of(
+            self.target, self.samples, self.checkpoints, self.weights, groups, self.engine, advance, self._limits
+        )
+
+    @cached_property
+    def _limits(self) -> list[float] | None:
+        """How long the gradient of a sample may be at each checkpoint."""
+        if self.settings.clip is None:
+            return None
+        return limits(self.target, self.samples, self.checkpoints, self.settings.clip, self.settings.seed)
 
     @property
     def _looks(self) -> np.ndarray:

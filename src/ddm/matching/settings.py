@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ddm import augment as augmentation
@@ -35,6 +35,7 @@ class Settings:
     finetune_steps: steps T of the fine-tuning; a calibrated length is divided among them
     seed:       of all that is drawn
     memory:     GiB that gradients may take
+    clip:       quantile of the norms of samples' gradients that none may exceed, 0.5 the median; None leaves them
 
     Of response matching:
 
@@ -77,6 +78,7 @@ class Settings:
     steps: int = 50
     lr: float = 0.05
     optimizer: str = "adam"
+    clip: float | None = None
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -98,11 +100,17 @@ class Settings:
             )
         if not 0 < self.tolerance < 1:
             raise InputError(f"tolerance must lie between 0 and 1, not {self.tolerance}.")
+        if self.clip is not None and not 0 < self.clip < 1:
+            raise InputError(f"clip is a quantile and must lie between 0 and 1, not {self.clip}.")
 
     @property
     def start_images(self) -> str:
         """What synthetic images start from: real or noise."""
         return self.init if self.init != "auto" else "noise" if self.matching == "response" else "real"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values, without a clip that is not used: as they were before there was one."""
+        return {name: value for name, value in asdict(self).items() if name != "clip" or value is not None}
 
 
 _PAPER_LR = {"mnist": 0.001, "cifar10": 0.01, "cifar100": 0.01, "tiny-imagenet": 0.01}
@@ -131,6 +139,17 @@ def paper(dataset: str, network: str) -> tuple[Recipe, Settings]:
         finetune_steps=30,
     )
     return Recipe(epochs=30, lr=lr), settings
+
+
+_CLIP = 0.5
+"""The quantile of the norms of gradients that private synsets clip at."""
+
+
+def private(settings: Settings) -> Settings:
+    """The same with less of single samples: images start from noise, and samples' gradients are clipped."""
+    if settings.init == "real":
+        raise InputError("a private synset starts from noise: leave out init=real.")
+    return replace(settings, init="noise", clip=_CLIP if settings.clip is None else settings.clip)
 
 
 def changed(settings: Settings, changes: dict[str, Any]) -> Settings:

@@ -24,9 +24,7 @@ def start(
 
     The draw depends on the seed and the group's name alone, not on which groups are distilled beside it.
     """
-    digest = hashlib.sha256(f"{settings.seed}/{name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-    rows = members[_draw(len(members), settings.ipc, generator).numpy()]
+    rows, generator = drawn(members, name, settings)
     images, labels = samples.batch(rows)
     if settings.start_images == "noise":
         images = torch.randn(images.shape, generator=generator)
@@ -35,6 +33,13 @@ def start(
     if settings.labels == "soft" and settings.matching == "reverse":
         targets = _reflected(target, images, targets)
     return images, targets
+
+
+def drawn(members: np.ndarray, name: str, settings: Settings) -> tuple[np.ndarray, torch.Generator]:
+    """Which samples ``(ipc,)`` of a group a synset starts from, and what draws whatever else it needs."""
+    digest = hashlib.sha256(f"{settings.seed}/{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+    return members[_draw(len(members), settings.ipc, generator).numpy()], generator
 
 
 def _draw(count: int, wanted: int, generator: torch.Generator) -> Tensor:
