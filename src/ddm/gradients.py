@@ -88,9 +88,20 @@ def _one_by_one(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], inpu
 
 def jacobian(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """J(x_i) ``(n, L, P)`` of the logits of inputs ``(n, ...)``."""
+    if len(x) == 1:
+        with contextlib.suppress(RuntimeError):  # networks that cannot be vectorised
+            return _jacobian_of_one(target, theta, fixed, x)
     with torch.no_grad():
         classes = target.flat(theta, fixed, x[:1]).shape[1]
     return output_gradients(target, theta, fixed, x, torch.eye(classes).to(theta).expand(len(x), -1, -1))
+
+
+def _jacobian_of_one(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """J(x) ``(1, L, P)`` of one input ``(1, ...)``, by one backward pass for all logits."""
+    theta = theta.detach().requires_grad_()
+    with torch.enable_grad():
+        logits = target.flat(theta, fixed, x)[0]
+    return torch.autograd.grad(logits, theta, torch.eye(len(logits)).to(logits), is_grads_batched=True)[0][None]
 
 
 def along(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor, direction: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ class Models:
     def changes(self, groups: Tensor, x: Tensor) -> Tensor:
         """J(x) d_κ ``(B, n, L)``: what removing each of some groups does to the logits, to first order."""
         target, parts = self.target, []
-        for inputs in x.split(together(target, target.outputs(x[:1]).shape[1])):
+        for inputs in x.split(together(target, target.outputs(x[:1]).shape[1])) if len(x) > 1 else [x]:
             rows = jacobian(target, target.theta, target.fixed, inputs)
             parts.append(torch.einsum("nlp,kp->knl", rows, self.directions(groups)))
         return torch.cat(parts, 1)

@@ -104,7 +104,7 @@ class Encoder:
             excess = float(encoding.error.mean()) / self.settings.tolerance
             if self.settings.bank or excess <= 1 or count >= most:
                 return images, encoding
-            count = min(math.ceil(count * min(max(excess, 1.2), 2)), most)
+            count = min(math.ceil(count * min(max(excess, 1.5), 3)), most)
 
     def images(self, count: int) -> Tensor:
         """Noise, or training samples of all classes in turn ``(count, ...)``."""
