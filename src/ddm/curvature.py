@@ -75,6 +75,11 @@ class Curvature:
         """Rows made to prepare a solve, some of them again."""
         return self.count * (1 if self._tall else len(self._slices))
 
+    @property
+    def passes_a_solve(self) -> int:
+        """Rows made again for each solve."""
+        return 0 if self._tall or self.kept else 2 * self.count
+
     def rows(self, advance: Advance = lambda amount: None) -> Iterator[Tensor]:
         """R in parts ``(b, P)``, the same each time; kept where they fit the memory."""
         if self._kept is not None:

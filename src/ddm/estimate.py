@@ -136,6 +136,7 @@ class _Fit:
         cores = (os.cpu_count() or 1) if shared else 1
         found = passes * self._pass() / cores
         if isinstance(self.work, ResponseWork):
+            found += sum(block.size for block in self.blocks) * self._look(self.work)
             found += self._rows(self.work) * self._row(self.work) + self._multiplications(self.work) * _multiplication()
         return found
 
@@ -144,6 +145,15 @@ class _Fit:
         x, y = self.samples.batch(self.partition.rows(0)[: self.settings.samples])
         theta, fixed = self.target.at(0)
         return _repeated(lambda: loss_gradient(self.target, theta, fixed, x, y)) / len(x)
+
+    def _look(self, work: ResponseWork) -> float:
+        """Seconds of a group's own curvature, beyond the passes that it is counted as."""
+        rows = self.partition.rows(0)
+        return max(
+            0.0,
+            _repeated(lambda: work.responses.own(self.target.theta[None], [rows]))
+            - work.responses.looks(rows) * self._pass(),
+        )
 
     def _row(self, work: ResponseWork) -> float:
         """Seconds of a row of curvature, or of a Jacobian."""
@@ -154,18 +164,23 @@ class _Fit:
     def _rows(self, work: ResponseWork) -> float:
         """How many are made, some of them again."""
         curvature, encoder = work.responses.curvature, work.encoder
-        again = 0 if curvature.kept else 2 * curvature.count * len(self.blocks)
-        bank = encoder.first * encoder.classes
-        encoding = bank + encoder.metric.count
         parts = len(encoder.slices(encoder.first))
-        return curvature.passes + again + encoding * (parts if parts == 1 else parts + len(self.blocks))
+        encoding = (self._bank + encoder.metric.count) * (parts if parts == 1 else parts + len(self.blocks))
+        return curvature.passes + curvature.passes_a_solve * len(self.blocks) + encoding
 
     def _multiplications(self, work: ResponseWork) -> float:
         """Of the products and solves."""
         size, groups = self.target.flat.size, sum(block.size for block in self.blocks)
-        rows, bank = work.responses.curvature.count, work.encoder.first * work.encoder.classes
+        rows, bank = work.responses.curvature.count, self._bank
         solve = min(rows, size) ** 2 * (max(rows, size) / 2 + min(rows, size) / 6)
         return solve + size * (bank * (bank + work.encoder.metric.count) + groups * (2 * min(rows, size) + bank))
+
+    @property
+    def _bank(self) -> int:
+        """Images × classes, somewhere between what a bank starts with and what it may grow to."""
+        assert isinstance(self.work, ResponseWork)
+        encoder = self.work.encoder
+        return int((encoder.first * encoder.most) ** 0.5) * encoder.classes
 
     @property
     def memory(self) -> int:
@@ -186,7 +201,7 @@ class _Fit:
         """Bytes of a synset of so many groups."""
         pixels, classes = math.prod(self.samples.shape), len(self.samples.classes)
         if isinstance(self.work, ResponseWork):
-            return 4 * self.work.encoder.first * (pixels + groups * classes)
+            return 4 * self._bank // classes * (pixels + groups * classes)
         return 4 * groups * self.settings.ipc * (pixels + classes)
 
 

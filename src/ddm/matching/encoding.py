@@ -79,6 +79,12 @@ class Encoder:
         """Images that a bank starts with."""
         return self.settings.bank or max(2, shrunk(_FIRST, self.target.flat.size) // self.classes)
 
+    @property
+    def most(self) -> int:
+        """Images that it may grow to; one that does not fit the memory does not, as its cost grows with its square."""
+        grows = self.settings.bank is None and len(self.slices(self.first)) == 1
+        return max(self.first, _MOST // self.classes) if grows else self.first
+
     def slices(self, count: int) -> list[slice]:
         """Parts of the parameters whose columns of J, of ``count`` images, fit half of the memory."""
         bytes_each = count * self.classes * self.target.theta.element_size()
@@ -92,19 +98,15 @@ class Encoder:
         return jacobian + self.metric.nbytes + 8 * rows * (2 * rows + self.metric.count)
 
     def choose(self, responses: Tensor) -> tuple[Tensor, Encoding]:
-        """As few images ``(B, ...)`` as encode responses ``(K, P)`` well enough, or as many as are asked for.
-
-        A bank that does not fit the memory does not grow: what it takes grows with its square.
-        """
+        """As few images ``(B, ...)`` as encode responses ``(K, P)`` well enough, or as many as are asked for."""
         count = self.first
-        most = max(count, _MOST // self.classes) if len(self.slices(count)) == 1 else count
         while True:
             images = self.images(count)
             encoding = self.encode(images, responses)
             excess = float(encoding.error.mean()) / self.settings.tolerance
-            if self.settings.bank or excess <= 1 or count >= most:
+            if excess <= 1 or count >= self.most:
                 return images, encoding
-            count = min(math.ceil(count * min(max(excess, 1.5), 3)), most)
+            count = min(math.ceil(count * min(max(excess, 1.5), 3)), self.most)
 
     def images(self, count: int) -> Tensor:
         """Noise, or training samples of all classes in turn ``(count, ...)``."""
