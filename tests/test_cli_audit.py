@@ -13,7 +13,7 @@ from answers import refuses
 
 import ddm.run
 from ddm.audit import Audit
-from ddm.files import hash_of, read_json, write_json
+from ddm.files import hash_of, read_json, sealed, write_json
 
 OPTIONS = "--limit 60 --option width=4 --option depth=1 --epochs 2 --batch-size 16 "
 OPTIONS += "--partition class --setting curvature=64 --setting bank=8"
@@ -63,7 +63,7 @@ def test_audit_prints_one_document_and_keeps_it(command, plain):
     assert answer.json["sentence"] == found.sentence
     assert set(found.figures["same run"]) == {"oracle_fraction", "rho", "rho_global", "lds"}
     assert (len(found.groups), found.unions, found.orders, found.trainings) == (2, 2, 2, 10)
-    assert read_json(Path("run/audit.json")) == answer.json | {"of": hash_of(Path("run/synset.safetensors"))}
+    assert read_json(Path("run/audit.json")) == sealed(answer.json | {"of": hash_of(Path("run/synset.safetensors"))})
     assert ddm.load("run").audited == found
     assert len(os.listdir("run/exact")) == 10
     assert Path("audit.png").read_bytes().startswith(b"\x89PNG")
