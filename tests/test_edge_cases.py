@@ -176,13 +176,7 @@ def test_data_of_one_class_are_refused_by_the_command_line(command):
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_training_that_diverges_is_refused(optimizer, refused):
     with refused("diverged", "lower the lr"):
-        fitted(Samples.make(images(), LABELS), recipe=Recipe(epochs=4, batch_size=16, lr=1e29, optimizer=optimizer))
-
-
-@pytest.mark.parametrize("lr", [np.inf, np.nan, 1e38])
-def test_a_rate_that_no_step_could_take_is_refused(lr, refused):
-    with refused("lr"):
-        Recipe(lr=lr, optimizer="adam")
+        fitted(Samples.make(images(), LABELS), recipe=Recipe(epochs=4, batch_size=16, lr=1e38, optimizer=optimizer))
 
 
 def test_a_snapshot_that_is_not_finite_is_refused(refused):

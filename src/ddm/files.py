@@ -61,9 +61,10 @@ def working_in(folder: Path) -> Iterator[None]:
     with _opened(folder) as handle:
         if not _hold(handle):
             raise InputError(f"another ddm is working in '{folder}': wait for its end, or choose another folder.")
-        for left in list(folder.rglob(f"{_TEMPORARY}*")):
-            if left.is_dir() and not left.is_symlink():
-                _remove_abandoned(left)
+        for place, names, _ in os.walk(folder):
+            for name in names:
+                if name.startswith(_TEMPORARY) and not Path(place, name).is_symlink():
+                    _remove_abandoned(Path(place, name))
         yield
 
 

@@ -12,9 +12,6 @@ from ddm.fields import check_types
 SCHEDULES = ("constant", "cosine", "step")
 OPTIMIZERS = ("sgd", "adam")
 
-_FAR = 1e30
-"""Beyond it steps leave single precision."""
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -48,8 +45,8 @@ class Recipe:
         every = 1 if self.checkpoint_every is None else self.checkpoint_every
         if self.epochs < 1 or self.batch_size < 1 or every < 1:
             raise InputError("epochs, batch size and steps between checkpoints must each be at least 1.")
-        if not (0 < self.lr < _FAR and 0 <= self.momentum < 1 and self.weight_decay >= 0):
-            raise InputError(f"a recipe needs 0 < lr < {_FAR:g}, 0 ≤ momentum < 1 and weight decay ≥ 0.")
+        if not (self.lr > 0 and 0 <= self.momentum < 1 and self.weight_decay >= 0):
+            raise InputError("a recipe needs lr > 0, 0 ≤ momentum < 1 and weight decay ≥ 0.")
         for what, known in (("schedule", SCHEDULES), ("optimizer", OPTIMIZERS)):
             if getattr(self, what) not in known:
                 raise InputError(f"there is no {what} '{getattr(self, what)}': use one of {', '.join(known)}.")

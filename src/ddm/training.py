@@ -143,7 +143,12 @@ class _Training:
         if not torch.isfinite(value):
             raise InputError(f"training diverged in epoch {self.epoch + 1} (loss {value.item()}): lower the lr.")
         value.backward()
-        self.optimizer.step()
+        try:
+            self.optimizer.step()
+        except RuntimeError as error:
+            if "overflow" not in str(error):
+                raise
+            raise InputError(f"training diverged in epoch {self.epoch + 1} (a step overflows): lower the lr.") from None
 
     def _checkpoint(self) -> None:
         state = state_of(self.network)
