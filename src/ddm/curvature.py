@@ -109,7 +109,7 @@ class Curvature:
         if not hasattr(self, "_factor"):
             gram = self._gram_of_columns(advance) if self._tall else self._gram_of_rows(advance)
             gram.diagonal().add_(1.0)
-            self._factor = torch.linalg.cholesky(gram)
+            self._factor = _cholesky(gram)
 
     def solve(self, right: Tensor) -> Tensor:
         """(Ḡ + Λ)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``."""
@@ -162,9 +162,10 @@ class Curvature:
     def _gram_of_rows(self, advance: Advance) -> Tensor:
         """R Λ⁻¹ Rᵀ ``(M, M)`` in double precision: the identity subtracts nearly equal vectors."""
         total = torch.zeros(self.count, self.count, dtype=torch.float64, device=self._scale.device)
-        for columns in self._slices:
+        few = slices(self.target.flat.size, max(1, _NUMBERS // self.count)) if self.kept else self._slices
+        for columns in few:
             scaled = (rows[:, columns] * self._scale[columns] for rows in self.rows(advance))
-            total += _gram(stacked(scaled, self.count)).double()
+            total += _gram(stacked(scaled, self.count))
         return total
 
 
@@ -261,6 +262,20 @@ def _gram(rows: Tensor) -> Tensor:
     from scipy.linalg.blas import ssyrk
 
     return torch.from_numpy(ssyrk(1.0, rows.numpy().T, trans=1, lower=False).T)
+
+
+def _cholesky(gram: Tensor) -> Tensor:
+    """The lower factor of a matrix whose lower half counts, in its place where that can be had."""
+    if gram.device.type != "cpu" or gram.dtype not in (torch.float32, torch.float64):
+        factored: Tensor = torch.linalg.cholesky(gram)
+        return factored
+    from scipy.linalg.lapack import dpotrf, spotrf
+
+    factor = dpotrf if gram.dtype == torch.float64 else spotrf
+    found, failed = factor(gram.numpy().T, lower=False, clean=False, overwrite_a=True)
+    if failed:
+        raise torch.linalg.LinAlgError("the curvature is not positive definite.")  # type: ignore[attr-defined]
+    return torch.from_numpy(found.T)
 
 
 def _halves(rows: Tensor) -> bool:
