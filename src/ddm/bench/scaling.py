@@ -211,18 +211,22 @@ def _figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5.4), layout="constrained")
-    for axis, panel in zip(AXES, figure.subplots(2, 3).flat, strict=True):
+    for axis, panel in zip(AXES, figure.subplots(2, 3, sharey=True).flat, strict=True):
         _draw(panel, axis, [row for row in rows if row["symbol"] == axis])
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 
 def _draw(panel: Axes, axis: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    from matplotlib.ticker import LogLocator
+
     x = [row[axis] for row in rows]
     for key, label, colour in (("training", "training", "#999999"), ("fit", "fit", "#0072b2")):
         panel.loglog(x, [row[key] for row in rows], "o-", label=f"{label}, seconds", color=colour, markersize=4)
     panel.loglog(x, [row["question"] for row in rows], "s-", label="a question, ms", color="#d55e00", markersize=4)
     panel.set_xlabel(f"{AXES[axis]} {axis}")
     panel.set_xticks(x, [f"{value:,}" for value in x], fontsize=7)
+    panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panel.yaxis.set_major_formatter("{x:g}")
     panel.minorticks_off()
     panel.set_title(f"fit grows with {axis} to the power {_exponent(rows, axis, 'fit'):.2f}", fontsize=9)
