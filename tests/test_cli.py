@@ -210,7 +210,7 @@ def wanted(command, monkeypatch):
     def config(*options):
         seen = []
 
-        def fit(config, out):
+        def fit(config, out, engine):
             seen.append((config, out))
             raise ddm.InputError("enough.")
 

@@ -50,7 +50,9 @@ class Models:
             used = removed.any(0)
             removed, directions = removed[:, used], self.directions(used.nonzero()[:, 0])
         if (removed.sum(1) == 1).all():
-            return self.target.theta + directions[removed.int().argmax(1)]
+            chosen = removed.int().argmax(1)
+            in_order = torch.equal(chosen, torch.arange(len(directions)))
+            return self.target.theta + (directions if in_order else directions[chosen])
         return self.target.theta + removed.to(directions) @ directions
 
     def network(self, removed: np.ndarray | Tensor) -> nn.Module:

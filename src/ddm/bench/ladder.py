@@ -35,7 +35,7 @@ def _responses(problem: Problem, target: Target, *, own: bool = True, last: bool
     members = [problem.partition.rows(group) for group in range(len(problem.partition))]
     pulls = asked.pulls(members)
     found = asked.curvature.solve(pulls)
-    return asked.lengthened(found, pulls, members, asked.overlooked(members[::6])) if own else found
+    return asked.lengthened(found, pulls, members, asked.overlooked(pulls[::6])) if own else found
 
 
 def _pulls(problem: Problem) -> Tensor:

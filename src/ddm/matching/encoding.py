@@ -106,7 +106,7 @@ class Encoder:
             excess = float(encoding.error.mean()) / self.settings.tolerance
             if excess <= 1 or count >= self.most:
                 return images, encoding
-            count = min(math.ceil(count * min(max(excess, 1.5), 3)), self.most)
+            count = min(math.ceil(count * min(max(excess, 1.5), 4)), self.most)
 
     def images(self, count: int) -> Tensor:
         """Noise, or training samples of all classes in turn ``(count, ...)``."""

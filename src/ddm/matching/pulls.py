@@ -18,8 +18,8 @@ from ddm.matching.work import worthwhile
 from ddm.progress import Advance
 from ddm.target import Target
 
-_BATCH = 128
-"""Samples whose gradient is taken at once."""
+_BATCH, _FEWER, _LARGE = 256, 64, 2**20
+"""Samples whose gradient is taken at once, and those of networks of more than _LARGE parameters."""
 
 _GROUPS, _NUMBERS = 4, 2**24
 """Groups of a piece, and numbers that it returns, at most."""
@@ -84,12 +84,13 @@ class _Pull:
 
     def __call__(self, some: _Some) -> tuple[int, Tensor]:
         pulls = torch.zeros(len(some.groups), self.target.flat.size).to(self.target.theta)
+        size = _BATCH if self.target.flat.size <= _LARGE else _FEWER
         for place, (t, weight) in enumerate(zip(self.checkpoints, self.weights, strict=True)):
             theta, fixed = self.target.at(t)
             for row, group in enumerate(some.groups):
                 batch = self.samples.batch(group.rows)
                 if self.limits is None:
-                    gradient = loss_gradient(self.target, theta, fixed, *batch, _BATCH)
+                    gradient = loss_gradient(self.target, theta, fixed, *batch, size)
                 else:
                     gradient = clipped_gradient(self.target, theta, fixed, *batch, self.limits[place])
                 pulls[row] += weight * group.share * gradient

@@ -103,9 +103,8 @@ class Responses:
         """How many samples are looked at for a group's own curvature."""
         return len(self._looks) * min(_MEMBERS, len(self.used(rows)))
 
-    def overlooked(self, members: Sequence[np.ndarray]) -> float:
-        """s: the curvature along the responses of some groups by rows that the solve has not seen, over its own."""
-        pulls = self.pulls(members)
+    def overlooked(self, pulls: Tensor) -> float:
+        """s: the curvature along responses to pulls ``(B, P)`` by rows that the solve has not seen, over its own."""
         directions = self.curvature.solve(pulls)
         return max(1.0, float(self.unseen(directions).sum() / (directions * pulls).sum()))
 

@@ -105,16 +105,20 @@ class ResponseWork:
             inside = torch.as_tensor(class_members(partition, block)).to(pulls)
             pulls, responses = torch.cat([pulls, inside @ pulls]), torch.cat([responses, inside @ responses])
             members = members + _members(_some(upper), block.classes)
-        overlooked = self._overlooked_by(partition)
+        overlooked = self._overlooked_by(partition, block, pulls)
         return self.responses.lengthened(
             responses, pulls, members, overlooked, lambda amount: advance(_FORWARD * amount)
         )
 
-    def _overlooked_by(self, partition: Partition) -> float:
-        """s, from a few groups that do not depend on the block."""
+    def _overlooked_by(self, partition: Partition, block: Block, pulls: Tensor) -> float:
+        """s, from a few groups that do not depend on the block, whose pulls ``(B, P)`` are at hand."""
         if self._overlooked is None:
-            probes = np.unique(np.linspace(0, len(partition) - 1, _PROBES).round().astype(int))
-            self._overlooked = self.responses.overlooked(_members(partition, probes.tolist()))
+            probes = np.unique(np.linspace(0, len(partition) - 1, _PROBES).round().astype(int)).tolist()
+            if set(probes) <= set(block.clusters):
+                pulls = pulls[[block.clusters.index(probe) for probe in probes]]
+            else:
+                pulls = self.responses.pulls(_members(partition, probes))
+            self._overlooked = self.responses.overlooked(pulls)
         return self._overlooked
 
     def _synset(self, names: Sequence[str], encoding: Encoding, part: slice) -> Synset:
