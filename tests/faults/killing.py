@@ -17,7 +17,7 @@ from ddm.files import read_json, read_tensors
 from ddm.target import hash_of_state
 
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["killing", "pytest", "ddm.bench", "ddm.bench.methods", "sklearn.cluster", "joblib"])
+_forks.set_forkserver_preload(["ddm.cli", "ddm.bench.methods", "torch._dynamo", "sklearn.cluster", "pytest"])
 
 TIMES = {"seconds", "trainings", "query_ms", "seconds of one training"}
 """What is measured by a clock, in files of results."""
