@@ -50,7 +50,7 @@ def test_a_second_run_says_the_same_and_trains_nothing(name, reports, problem, m
     def refuse(*arguments):
         raise AssertionError("something was trained again")
 
-    monkeypatch.setattr("ddm.exact._do", refuse)
+    monkeypatch.setattr("ddm.exact._Retrain.__call__", refuse)
     monkeypatch.setattr("ddm.bench.transfer.learn", refuse)
     monkeypatch.setattr("ddm.bench.matching._Keep.__call__", refuse)
     before = {path: path.stat().st_mtime_ns for path in problem.work.rglob("*.safetensors")}

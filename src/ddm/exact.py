@@ -114,8 +114,9 @@ class Exact:
         return float(np.mean([_seconds(self._path(rows, order)) for rows in removals]))
 
     def bytes(self, removals: Sequence[np.ndarray], order: int = 0) -> int:
-        """What these models take on disk."""
-        return sum(self._path(rows, order).stat().st_size for rows in removals)
+        """What the parameters of these models take."""
+        states = (read_tensors(self._path(rows, order)) for rows in removals)
+        return sum(tensor.nbytes for state in states for tensor in state.values())
 
     def _forward(self, state: State, x: Tensor) -> Tensor:
         flat, device = self.target.flat, self.target.device
