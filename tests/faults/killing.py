@@ -19,8 +19,8 @@ from ddm.target import hash_of_state
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["ddm.cli", "ddm.bench.methods", "torch._dynamo", "sklearn.cluster", "pytest"])
 
-TIMES = {"seconds", "trainings", "query_ms", "seconds of one training"}
-"""What is measured by a clock, in files of results."""
+TIMES = {"seconds", "trainings", "query_ms", "seconds of one training", "summary.json", "checksum"}
+"""What is measured by a clock, in files of results, and checksums of such files."""
 
 
 def _command(arguments, folder):
