@@ -186,7 +186,7 @@ def test_a_group_that_was_stopped_is_left_out(digits, datamodel, found, refused)
     others = np.arange(len(broken.groups)) != 4
     for effects, whole in ((broken.effects[key], found.effects[key]) for key in found.effects):
         assert np.isnan(effects[4]).all()
-        np.testing.assert_allclose(effects[others], whole[others], atol=1e-9)
+        np.testing.assert_allclose(effects[others], whole[others], atol=1e-6)  # single precision, batched otherwise
     assert np.isnan(broken.agreement[4])
     named = {finding.group for finding in (*broken.harmful, *broken.useless, *broken.noisy)}
     assert name not in named | {group for group, _ in broken.confusions[0].causes}

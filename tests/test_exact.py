@@ -141,7 +141,7 @@ def test_models_are_kept_as_soon_as_they_are_made_and_made_once(own, tmp_path):
         again.outputs(removals, 0, samples.batch()[0])
     assert len(loop.asked) == 6
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
-    assert exact.bytes(removals) == sum(path.stat().st_size for path in tmp_path.iterdir()) // 2
+    assert exact.bytes(removals) == len(removals) * (4 + 2) * 4  # Linear(2, 2) in single precision
 
 
 def softer(logits, labels):
