@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from answers import refuses
 from distributed import Client
+from pieces import failing
 from torch.nn import functional as F
 
 import ddm
@@ -143,14 +144,7 @@ def test_retrained_models_come_home_from_a_cluster(dask, small, tmp_path):
 
 
 def test_a_piece_that_always_fails_is_named_after_three_tries_and_the_others_are_kept(dask, refused, tmp_path):
-    def work(piece):
-        if piece == "bad one":
-            with (tmp_path / "tries").open("a") as file:
-                file.write("x")
-            raise RuntimeError("cannot be done")
-        return piece
-
-    kept = []
+    work, kept = failing("bad one", tmp_path / "tries"), []
     with refused("piece 2 of 4 (bad one) failed 3 times", "cannot be done", "the other 3 are done"):
         for result in engine.each(work, ["a", "bad one", "c", "d"], engine=dask):
             kept.append(result)  # as whoever asks would

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pieces import failing
 
 import ddm
 from ddm import engine, progress
@@ -98,14 +99,7 @@ def test_a_piece_that_fails_is_tried_again(tmp_path, workers):
 
 @WHERE
 def test_a_piece_that_always_fails_is_named_after_three_tries_and_the_others_are_kept(tmp_path, refused, workers):
-    def work(piece):
-        if piece == "b":
-            with (tmp_path / "tries").open("a") as file:
-                file.write("x")
-            raise RuntimeError("cannot be done")
-        return piece
-
-    kept = []
+    work, kept = failing("b", tmp_path / "tries"), []
     with refused("retraining: piece 2 of 3 (b) failed 3 times", "RuntimeError: cannot be done", "the other 2 are done"):
         for result in engine.each(work, "abc", workers=workers, what="retraining"):
             kept.append(result)

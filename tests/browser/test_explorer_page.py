@@ -1,23 +1,18 @@
 """The page of ``ddm explore`` in a real browser, served by the real command from a real run."""
 
-import os
 import re
-import signal
-import subprocess
-import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from playwright.sync_api import expect
+from served import fitted, served
 
 import ddm
 from ddm.datasets.samples import Data
 from ddm.run import open_run
 
-SMALL = "--limit 300 --option width=8 --option depth=2 --epochs 6 --batch-size 32 --clusters 3 --setting bank=40"
 PATIENCE = 60_000
 """Milliseconds that a shared machine may take."""
 
@@ -26,10 +21,7 @@ expect.set_options(timeout=PATIENCE)
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "digits"
-    command = [sys.executable, "-m", "ddm.cli", "fit", "digits", *SMALL.split(), "--out", str(folder)]
-    subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True)
-    return folder
+    return fitted(tmp_path_factory.mktemp("runs") / "digits")
 
 
 @pytest.fixture(scope="session")
@@ -41,26 +33,8 @@ def asked(run) -> tuple[ddm.DistilledDatamodel, Data]:
 @pytest.fixture(scope="session")
 def site(run):
     """The address of the page while the command serves it."""
-    with served(run) as address:
+    with served(run) as (_, address):
         yield address
-
-
-@contextmanager
-def served(run, **variables):
-    """The same with some variables in the command's environment."""
-    command = [sys.executable, "-m", "ddm.cli", "explore", str(run), "--no-open"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | variables
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as server:
-        said = server.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:[0-9]+/", said)
-        assert found, server.stderr.read()
-        yield found[0]
-        server.send_signal(signal.SIGINT)
-        errors = server.communicate(timeout=60)[1]
-        assert server.returncode == 0
-        assert "Traceback" not in errors
 
 
 def opened(page, address):
@@ -265,7 +239,7 @@ def test_visitors_do_not_see_each_others_choices(site, watched):
 
 def test_the_address_with_the_token_opens_the_page_and_hides_it(run, watched):
     token = "letters-and-digits-0123456789"
-    with served(run, DDM_TOKEN=token) as address, watched() as page:
+    with served(run, DDM_TOKEN=token) as (_, address), watched() as page:
         opened(page, f"{address}?index=3&token={token}")
         expect(page.locator("[data-verdict]")).to_contain_text("Test image 3")
         at(page, "index=3")

@@ -3,10 +3,6 @@
 import io
 import os
 import random
-import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +13,7 @@ from statistics import median
 import httpx
 import pytest
 from PIL import Image
+from served import fitted, served
 from visitor import Visitor, probabilities
 
 from ddm.explorer import address, answers
@@ -24,7 +21,6 @@ from ddm.explorer.opened import Opened
 from ddm.explorer.state import State
 from ddm.run import open_run
 
-SMALL = "--limit 300 --option width=8 --option depth=2 --epochs 6 --batch-size 32 --clusters 3 --setting bank=40"
 SESSIONS, SECONDS = 50, 120
 IMAGES = 6
 PATIENCE = 120
@@ -45,27 +41,13 @@ class Expected:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "digits"
-    command = [sys.executable, "-m", "ddm.cli", "fit", "digits", *SMALL.split(), "--out", str(folder)]
-    subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True)
-    return folder
+    return fitted(tmp_path_factory.mktemp("runs") / "digits")
 
 
 @pytest.fixture
 def server(run):
-    """The command, with the address it said; it ends without an error."""
-    command = [sys.executable, "-m", "ddm.cli", "explore", str(run), "--no-open"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        found = re.search(r"http://127\.0\.0\.1:[0-9]+/", process.stdout.readline())
-        assert found, process.stderr.read()
-        yield process, found[0]
-        process.send_signal(signal.SIGINT)
-        errors = process.communicate(timeout=60)[1]
-        assert process.returncode == 0
-        assert errors == ""
+    with served(run) as found:
+        yield found
 
 
 def questions(opened) -> dict[State, Expected]:
