@@ -61,8 +61,9 @@ def test_the_change_along_a_direction_is_the_jacobian_times_it(small, digits):
     x = digits.test.batch(slice(0, 5))[0]
     direction = 0.3 * torch.randn(small.flat.size)
     wanted = jacobian(small, small.theta, small.fixed, x) @ direction
-    found = along(small, small.theta, small.fixed, x, direction)
+    logits, found = along(small, small.theta, small.fixed, x, direction)
     torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.01 * float(wanted.abs().max()))
+    torch.testing.assert_close(logits, small.outputs(x), rtol=1e-3, atol=1e-3)
 
 
 def test_rows_estimate_the_gauss_newton_matrix_better_the_more_there_are(small, digits):

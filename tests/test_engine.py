@@ -14,6 +14,7 @@ from pieces import failing
 
 import ddm
 from ddm import engine, progress
+from ddm.clusters import Place
 
 WHERE = pytest.mark.parametrize("workers", [1, 2], ids=["here", "processes"])
 
@@ -164,3 +165,16 @@ def test_a_failure_reaches_the_caller_and_finished_pieces_are_kept(tmp_path, two
     assert sorted(str(path) for path in tmp_path.iterdir()) == pieces[:-1]
     assert torch.get_num_threads() == 2
     assert progress._silent == 0
+
+
+def test_an_engine_that_starts_nothing_is_given_up(monkeypatch, refused):
+    tried = []
+
+    def run(place, calls, shared, count):
+        tried.append(place)
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Place, "run", run)
+    with refused("no work can be started", "OSError: No space left on device"):
+        list(engine.each(str, range(4), workers=2))
+    assert len(tried) == 3

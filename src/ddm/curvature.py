@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from ddm.datasets.samples import Samples
 from ddm.gradients import output_gradients
+from ddm.grams import add_gram_of_columns, cholesky, gram
 from ddm.progress import Advance
 from ddm.target import Loss, Target
 
@@ -86,13 +87,14 @@ class Curvature:
             yield from self._kept
             return
         parts = []
-        for part in self._made(advance):
+        for part in self.made(advance):
             if self.kept:
                 parts.append(part)
             yield part
         self._kept = parts if self.kept else None
 
-    def _made(self, advance: Advance) -> Iterator[Tensor]:
+    def made(self, advance: Advance = lambda amount: None) -> Iterator[Tensor]:
+        """The same, made anew and not kept."""
         generator = torch.Generator().manual_seed(self.seed)
         for t, weight in zip(self.checkpoints, self.weights, strict=True):
             chosen = _cycled(len(self.samples), self.each, generator)
@@ -107,9 +109,9 @@ class Curvature:
     def prepare(self, advance: Advance = lambda amount: None) -> None:
         """Make what all solves share; ``advance`` counts rows."""
         if not hasattr(self, "_factor"):
-            gram = self._gram_of_columns(advance) if self._tall else self._gram_of_rows(advance)
-            gram.diagonal().add_(1.0)
-            self._factor = _cholesky(gram)
+            total = self._gram_of_columns(advance) if self._tall else self._gram_of_rows(advance)
+            total.diagonal().add_(1.0)
+            self._factor = cholesky(total)
 
     def solve(self, right: Tensor) -> Tensor:
         """(Ḡ + Λ)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``."""
@@ -156,7 +158,7 @@ class Curvature:
         """Λ^−½ RᵀR Λ^−½ ``(P, P)``."""
         total = torch.zeros(len(self._scale), len(self._scale), dtype=self._scale.dtype, device=self._scale.device)
         for rows in _gathered(self.rows(advance)):
-            _add_gram(total, rows * self._scale)
+            add_gram_of_columns(total, rows * self._scale)
         return total
 
     def _gram_of_rows(self, advance: Advance) -> Tensor:
@@ -165,7 +167,7 @@ class Curvature:
         few = slices(self.target.flat.size, max(1, _NUMBERS // self.count)) if self.kept else self._slices
         for columns in few:
             scaled = (rows[:, columns] * self._scale[columns] for rows in self.rows(advance))
-            total += _gram(stacked(scaled, self.count))
+            total += gram(stacked(scaled, self.count))
         return total
 
 
@@ -243,41 +245,3 @@ def _gathered(parts: Iterator[Tensor], least: int = 2048) -> Iterator[Tensor]:
             held = []
     if held:
         yield torch.cat(held)
-
-
-def _add_gram(total: Tensor, rows: Tensor) -> None:
-    """total += rowsᵀrows; where it saves time the lower half alone, which is all that Cholesky reads."""
-    if not _halves(rows):
-        total += rows.T @ rows
-        return
-    from scipy.linalg.blas import ssyrk
-
-    ssyrk(1.0, rows.numpy().T, beta=1.0, c=total.numpy().T, overwrite_c=True, lower=False)
-
-
-def _gram(rows: Tensor) -> Tensor:
-    """rows rowsᵀ; where it saves time the lower half alone."""
-    if not _halves(rows):
-        return rows @ rows.T
-    from scipy.linalg.blas import ssyrk
-
-    return torch.from_numpy(ssyrk(1.0, rows.numpy().T, trans=1, lower=False).T)
-
-
-def _cholesky(gram: Tensor) -> Tensor:
-    """The lower factor of a matrix whose lower half counts, in its place where that can be had."""
-    if gram.device.type != "cpu" or gram.dtype not in (torch.float32, torch.float64):
-        factored: Tensor = torch.linalg.cholesky(gram)
-        return factored
-    from scipy.linalg.lapack import dpotrf, spotrf
-
-    factor = dpotrf if gram.dtype == torch.float64 else spotrf
-    found, failed = factor(gram.numpy().T, lower=False, clean=False, overwrite_a=True)
-    if failed:
-        raise torch.linalg.LinAlgError("the curvature is not positive definite.")  # type: ignore[attr-defined]
-    return torch.from_numpy(found.T)
-
-
-def _halves(rows: Tensor) -> bool:
-    """Whether scipy's product, which makes one half, is at hand."""
-    return rows.device.type == "cpu" and rows.dtype == torch.float32

@@ -49,11 +49,11 @@ def each(
     A piece that fails three times is named in an ``InputError`` when the others are done. An ``InputError`` of a piece
     itself is raised at once.
 
-    workers: local processes (default: as many as cores); 1 stays in this process
+    workers: local processes (default: as many as cores that may be used); 1 stays in this process
     what:    of the bar; None shows none
     """
     place = Place.of(engine)
-    count = 1 if place.kind == "serial" else min(workers or os.cpu_count() or 1, len(pieces))
+    count = 1 if place.kind == "serial" else min(workers or cores(), len(pieces))
     here = not pieces or (count <= 1 and not place.remote)
     run: _Run[Result] = _Here(work, pieces) if here else _Elsewhere(work, pieces, place, count)
     with contextlib.ExitStack() as stack:
@@ -62,6 +62,14 @@ def each(
             if advance is not None:
                 advance(1)
             yield result
+
+
+def cores() -> int:
+    """Cores of this machine that this process may use."""
+    from joblib import cpu_count
+
+    count: int = cpu_count()
+    return count
 
 
 def alone(work: Callable[[Piece], Result], piece: Piece) -> Result:
@@ -120,6 +128,7 @@ class _Tries:
         self.failures: Counter[int] = Counter()
         self.last: dict[int, _Failed] = {}
         self._left = list(range(count))
+        self._idle = 0
 
     def batches(self) -> Iterator[list[int]]:
         """Pieces to do together, until none is left; the last try of each is by itself: what breaks is then its own."""
@@ -140,6 +149,11 @@ class _Tries:
         """The pieces that were under way may have broken the workers; the others go on together."""
         for number in sorted(started):
             self.failed(_Failed(number, _said(error), traceback.format_exc()))
+        self._idle = 0 if started else self._idle + 1
+        if self._idle == TRIES:
+            raise InputError(
+                f"no work can be started on this engine ({_said(error)}): mend it, or choose another."
+            ) from error
         self._left.extend(left)
 
     def given_up(self) -> list[_Failed]:

@@ -177,8 +177,8 @@ def _loss_along(responses: Responses, t: int, rows: np.ndarray, direction: Tenso
     target = responses.target
     theta, fixed = target.at(t)
     x, y = (tensor.to(target.device) for tensor in responses.samples.batch(rows))
-    logits = target.flat(theta, fixed, x).detach().requires_grad_()
+    logits, change = along(target, theta, fixed, x, direction)
     with torch.enable_grad():
-        slopes = torch.autograd.grad(len(rows) * target.loss(logits, y), logits)[0]
-    found: np.ndarray = (slopes * along(target, theta, fixed, x, direction)).sum(1).double().cpu().numpy()
+        slopes = torch.autograd.grad(len(rows) * target.loss(logits.requires_grad_(), y), logits)[0]
+    found: np.ndarray = (slopes * change).sum(1).double().cpu().numpy()
     return found

@@ -54,10 +54,8 @@ def curvature(target: Target, samples: Samples, units: Tensor, advance: Advance 
     total = torch.zeros(len(units), dtype=units.dtype, device=units.device)
     for t in checkpoints:
         theta, fixed = target.at(int(t))
-        with torch.no_grad():
-            logits = target.flat(theta, fixed, x)
         for row, unit in enumerate(units):
-            change = along(target, theta, fixed, x, unit)
+            logits, change = along(target, theta, fixed, x, unit)
             total[row] += bend(target.loss, logits, change, y) / len(checkpoints)
             advance(len(x))
     return total

@@ -25,7 +25,9 @@ from ddm.curvature import Curvature, shrunk, slices, stacked
 from ddm.datasets.samples import Samples
 from ddm.errors import InputError
 from ddm.gradients import jacobian, together
+from ddm.grams import add_gram_of_columns, cholesky, gram
 from ddm.matching.settings import Settings
+from ddm.progress import Advance
 from ddm.target import Target
 
 _REFERENCES, _CHECKS = 2048, 512
@@ -36,6 +38,9 @@ _EUCLIDEAN, _RIDGE = 0.1, 1e-5
 
 _FIRST, _MOST = 1024, 4096
 """Rows of J(x̃), images × classes, that a bank starts with and may grow to; fewer likewise."""
+
+_NEARLY = 0.9
+"""A bank of so many of the images that it may have does not grow any more."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Encoder:
     def _check_memory(self) -> None:
         """Refuse so many classes that the least squares do not fit the memory, whatever the bank."""
         rows = self.first * self.classes
-        wanted = 8 * rows * (2 * rows + self.metric.count) / 2**30
+        wanted = _bytes_of_bank(rows, self.metric.count) / 2**30
         if rows > _MOST and wanted > self.settings.memory:
             raise InputError(
                 f"soft targets of {self.first} images for {self.classes:,} classes take {wanted:.1f} GiB to find, and "
@@ -91,20 +96,28 @@ class Encoder:
         return slices(self.target.flat.size, int(self.settings.memory * 2**29 / bytes_each))
 
     @property
+    def passes(self) -> int:
+        """Rows made for a bank that grows as far as it may, some of them again."""
+        return (self.most * self.classes + self.metric.count) * len(self.slices(self.first))
+
+    @property
     def nbytes(self) -> int:
         """Bytes that a bank takes."""
         rows = self.first * self.classes
         jacobian = min(4 * rows * self.target.flat.size, int(self.settings.memory * 2**29))
-        return jacobian + self.metric.nbytes + 8 * rows * (2 * rows + self.metric.count)
+        return jacobian + self.metric.nbytes + _bytes_of_bank(rows, self.metric.count)
 
-    def choose(self, responses: Tensor) -> tuple[Tensor, Encoding]:
-        """As few images ``(B, ...)`` as encode responses ``(K, P)`` well enough, or as many as are asked for."""
+    def choose(self, responses: Tensor, advance: Advance = lambda amount: None) -> tuple[Tensor, Encoding]:
+        """As few images ``(B, ...)`` as encode responses ``(K, P)`` well enough, or as many as are asked for.
+
+        ``advance`` counts rows.
+        """
         count = self.first
         while True:
             images = self.images(count)
-            encoding = self.encode(images, responses)
+            encoding = self.encode(images, responses, advance)
             excess = float(encoding.error.mean()) / self.settings.tolerance
-            if excess <= 1 or count >= self.most:
+            if excess <= 1 or count >= _NEARLY * self.most:
                 return images, encoding
             count = min(math.ceil(count * min(max(excess, 1.5), 4)), self.most)
 
@@ -120,40 +133,43 @@ class Encoder:
             drawn = self.samples.batch(np.array(turns[:count]))[0]
         return drawn.to(self.target.theta)
 
-    def encode(self, images: Tensor, responses: Tensor) -> Encoding:
-        """The residuals that come closest to responses ``(K, P)``, on images ``(B, ...)``."""
-        bank = self._bank_of(images)
+    def encode(self, images: Tensor, responses: Tensor, advance: Advance = lambda amount: None) -> Encoding:
+        """The residuals that come closest to responses ``(K, P)``, on images ``(B, ...)``; ``advance`` counts rows."""
+        bank = self._bank_of(images, advance)
         inner = _products(self._jacobians(bank), responses)
         wanted = _products(self.metric.rows(), responses)
         fit, check = slice(None, self.references), slice(self.references, None)
-        mu = _EUCLIDEAN * bank.trace / self.target.flat.size
-        gram = bank.seen[fit].T @ bank.seen[fit] + mu * bank.gram
-        gram.diagonal().add_(_RIDGE * gram.diagonal().mean())
-        residuals = torch.linalg.solve(gram, bank.seen[fit].T @ wanted[fit] + mu * inner)
+        right = bank.seen[fit].T @ wanted[fit] + self._mu(bank) * inner
+        residuals = torch.cholesky_solve(right, bank.factor)
         alignment = torch.cosine_similarity(bank.seen[check] @ residuals, wanted[check], dim=0)
         residuals = residuals.T.reshape(len(responses), len(images), self.classes)
         residuals = residuals - residuals.mean(2, keepdim=True)  # all the same to J less its mean
         return Encoding(residuals.to(responses), alignment.to(responses))
 
-    def _bank_of(self, images: Tensor) -> _Bank:
+    def _bank_of(self, images: Tensor, advance: Advance) -> _Bank:
         """The bank of images, made once for all responses."""
         if self._bank is None or self._bank.images is not images:
-            self._bank = self._made(images)
+            self._bank = None  # before the next one is made: two may not fit the memory
+            self._bank = self._made(images, advance)
         return self._bank
 
-    def _made(self, images: Tensor) -> _Bank:
+    def _made(self, images: Tensor, advance: Advance) -> _Bank:
         """Products over the parameters, taken slice by slice so that J fits half of the memory."""
         size = len(images) * self.classes
         bank = _Bank.empty(images, size, self.metric.count)
         parts = self.slices(len(images))
         for columns in parts:
-            jacobian = stacked((part[:, columns] for part in self._jacobians(bank)), size)
-            bank.add(jacobian, (part[:, columns] for part in self.metric.rows()), self.references)
+            jacobian = stacked((part[:, columns] for part in self._jacobians(bank, advance)), size)
+            bank.add(jacobian, (part[:, columns] for part in self.metric.rows(advance)), self.references)
         if len(parts) == 1:
             bank.jacobian = jacobian
+        bank.factorise(self._mu(bank), self.references)
         return bank
 
-    def _jacobians(self, bank: _Bank) -> Iterator[Tensor]:
+    def _mu(self, bank: _Bank) -> float:
+        return _EUCLIDEAN * bank.trace / self.target.flat.size
+
+    def _jacobians(self, bank: _Bank, advance: Advance = lambda amount: None) -> Iterator[Tensor]:
         """J(x̃) in parts ``(b·L, P)``, less its mean over classes: residuals that sum to 0 see no more of it."""
         if bank.jacobian is not None:
             yield bank.jacobian
@@ -161,20 +177,21 @@ class Encoder:
         for part in bank.images.split(together(self.target, self.classes)):
             found = jacobian(self.target, self.target.theta, self.target.fixed, part)
             yield (found - found.mean(1, keepdim=True)).flatten(0, 1)
+            advance(len(part) * self.classes)
 
 
 @dataclass
 class _Bank:
     """Images with what the encodings of all responses share, in double precision.
 
-    gram:     JJᵀ ``(BL, BL)``
+    factor:   at first JJᵀ ``(BL, BL)``, then the lower factor of JAᵀAJᵀ + μJJᵀ with its ridge
     seen:     AJᵀ ``(M, BL)`` of all M rows of A, those that check it last
     trace:    of AᵀA without these
     jacobian: J ``(BL, P)`` itself, where it fits the memory
     """
 
     images: Tensor
-    gram: Tensor
+    factor: Tensor
     seen: Tensor
     trace: float = 0.0
     jacobian: Tensor | None = None
@@ -187,12 +204,24 @@ class _Bank:
 
     def add(self, jacobian: Tensor, metric: Iterator[Tensor], references: int) -> None:
         """The part of some parameters: J ``(BL, w)``, and rows of A ``(b, w)`` in turn."""
-        self.gram += (jacobian @ jacobian.T).cpu().double()
+        self.factor += gram(jacobian).cpu().double()
         start = 0
         for part in metric:
             self.seen[start : start + len(part)] += (part @ jacobian.T).cpu().double()
             self.trace += float(part[: max(0, references - start)].square().sum())
             start += len(part)
+
+    def factorise(self, mu: float, references: int) -> None:
+        """When all was added: what the least squares of all responses share, in the place of JJᵀ."""
+        self.factor *= mu
+        add_gram_of_columns(self.factor, self.seen[:references])
+        self.factor.diagonal().add_(_RIDGE * self.factor.diagonal().mean())
+        self.factor = cholesky(self.factor)
+
+
+def _bytes_of_bank(rows: int, seen: int) -> int:
+    """Bytes of the least squares of so many rows, those seen by A in them, with JJᵀ in single precision on its way."""
+    return rows * (12 * rows + 8 * seen)
 
 
 def _products(parts: Iterator[Tensor], responses: Tensor) -> Tensor:

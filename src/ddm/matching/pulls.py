@@ -50,11 +50,10 @@ def pulls_of(
     """
     pulls = torch.zeros(len(groups), target.flat.size).to(target.theta)
     where = worthwhile(where, target, len(checkpoints) * sum(len(group.rows) for group in groups))
-    each = max(1, min(_GROUPS, _NUMBERS // target.flat.size))
-    pieces = [_Some(start, tuple(groups[start : start + each])) for start in range(0, len(groups), each)]
+    pieces = _Pieces(samples, groups, max(1, min(_GROUPS, _NUMBERS // target.flat.size)))
     near = target.at_hand(checkpoints, Place.of(where))
     numbers = checkpoints if near is target else range(len(checkpoints))
-    pull = _Pull(near, numbers, weights.tolist(), samples, limits)
+    pull = _Pull(near, numbers, weights.tolist(), limits)
     for start, found in engine.each(pull, pieces, engine=where, what=None):
         pulls[start : start + len(found)] = found.to(pulls)
         advance(len(checkpoints) * sum(len(group.rows) for group in groups[start : start + len(found)]))
@@ -63,13 +62,28 @@ def pulls_of(
 
 @dataclass(frozen=True)
 class _Some:
-    """Some of the groups, from number ``start`` on."""
+    """Some of the groups, from number ``start`` on: the samples that the gradient of each is taken of, and n_κ/n."""
 
     start: int
-    groups: tuple[Pulled, ...]
+    groups: tuple[tuple[Samples, float], ...]
 
     def __str__(self) -> str:
         return f"groups {self.start} to {self.start + len(self.groups) - 1}"
+
+
+class _Pieces(Sequence[_Some]):
+    """Groups, ``each`` to a piece. A piece takes its samples with it, and no others, when its turn comes."""
+
+    def __init__(self, samples: Samples, groups: Sequence[Pulled], each: int) -> None:
+        self.samples, self.groups, self.each = samples, groups, each
+
+    def __len__(self) -> int:
+        return -(-len(self.groups) // self.each)
+
+    def __getitem__(self, number: int) -> _Some:  # type: ignore[override]
+        start = number * self.each
+        groups = self.groups[start : start + self.each]
+        return _Some(start, tuple((self.samples[group.rows], group.share) for group in groups))
 
 
 @dataclass(frozen=True)
@@ -79,19 +93,20 @@ class _Pull:
     target: Target
     checkpoints: Sequence[int]
     weights: Sequence[float]
-    samples: Samples
     limits: Sequence[float] | None = None
 
     def __call__(self, some: _Some) -> tuple[int, Tensor]:
-        pulls = torch.zeros(len(some.groups), self.target.flat.size).to(self.target.theta)
+        pulls = torch.zeros(len(some.groups), self.target.flat.size, dtype=self.target.theta.dtype)
+        for row, (samples, share) in enumerate(some.groups):
+            x, y = samples.batch()
+            for place, (t, weight) in enumerate(zip(self.checkpoints, self.weights, strict=True)):
+                pulls[row] += weight * share * self._gradient(t, place, x, y).cpu()
+        return some.start, pulls
+
+    def _gradient(self, t: int, place: int, x: Tensor, y: Tensor) -> Tensor:
+        """∇L(θ_t) of a group ``(P,)``, t the checkpoint in this place among them."""
+        theta, fixed = self.target.at(t)
+        if self.limits is not None:
+            return clipped_gradient(self.target, theta, fixed, x, y, self.limits[place])
         size = _BATCH if self.target.flat.size <= _LARGE else _FEWER
-        for place, (t, weight) in enumerate(zip(self.checkpoints, self.weights, strict=True)):
-            theta, fixed = self.target.at(t)
-            for row, group in enumerate(some.groups):
-                batch = self.samples.batch(group.rows)
-                if self.limits is None:
-                    gradient = loss_gradient(self.target, theta, fixed, *batch, size)
-                else:
-                    gradient = clipped_gradient(self.target, theta, fixed, *batch, self.limits[place])
-                pulls[row] += weight * group.share * gradient
-        return some.start, pulls.cpu()
+        return loss_gradient(self.target, theta, fixed, x, y, size)

@@ -125,7 +125,7 @@ class Responses:
     def unseen(self, directions: Tensor) -> Tensor:
         """dᵀ(Ḡ' + λI)d ``(B,)`` with rows of curvature that the solve has not seen."""
         found = (self._damping * directions.square()).sum(1)
-        for rows in self._curvature(_FRESH, self.settings.seed + 1).rows():
+        for rows in self._curvature(_FRESH, self.settings.seed + 1).made():
             found += (directions @ rows.T).square().sum(1)
         return found
 
@@ -138,9 +138,7 @@ class Responses:
             theta, fixed = self.target.at(self.checkpoints[look])
             for row, group in enumerate(members):
                 x, y = (tensor.to(self.target.device) for tensor in self.samples.batch(self.used(group)[:_MEMBERS]))
-                with torch.no_grad():
-                    logits = self.target.flat(theta, fixed, x)
-                change = along(self.target, theta, fixed, x, directions[row])
+                logits, change = along(self.target, theta, fixed, x, directions[row])
                 share = weight * len(group) / len(self.samples)
                 found[row] += share * bend(self.target.loss, logits, change, y)
                 advance(len(x))

@@ -35,7 +35,8 @@ _PROBES = 8
 class ResponseWork:
     """Response matching of blocks of groups. The first block chooses the images that all share."""
 
-    most: int | None = None
+    most: int | None = 256
+    """Groups of a block: a kill loses no more than these."""
 
     def __init__(self, target: Target, samples: Samples, settings: Settings, engine: Engine = None) -> None:
         self.target, self.samples, self.settings = target, samples, settings
@@ -49,8 +50,8 @@ class ResponseWork:
 
     @property
     def shared_cost(self) -> float:
-        """Work of the curvature."""
-        return _ROW * self.responses.curvature.passes
+        """Work of the curvature and of the images."""
+        return _ROW * (self.responses.curvature.passes + self.encoder.passes)
 
     def cost(self, partition: Partition, upper: Partition | None, block: Block) -> float:
         """Work of a block, in samples passed forward and back."""
@@ -77,16 +78,20 @@ class ResponseWork:
     def synsets(self, partition: Partition, upper: Partition | None, block: Block, advance: Advance) -> Iterator[Part]:
         """The synsets of a block's clusters, then of its classes."""
         responses, clusters = self.responses_of(partition, upper, block, advance), len(block.clusters)
-        if self.images is None:
-            self.images, encoding = self.encoder.choose(responses)
-        else:
-            encoding = self.encoder.encode(self.images, responses)
+        encoding = self._encoded(responses, lambda rows: advance(_ROW * rows))
         if clusters:
             names = [partition.names[group] for group in block.clusters]
             yield "cluster", self._synset(names, encoding, slice(None, clusters))
         if block.classes and upper is not None:
             names = [upper.names[group] for group in block.classes]
             yield "class", self._synset(names, encoding, slice(clusters, None))
+
+    def _encoded(self, responses: Tensor, advance: Advance) -> Encoding:
+        """Responses ``(B, P)`` on the images, which are chosen by the first that come; ``advance`` counts rows."""
+        if self.images is not None:
+            return self.encoder.encode(self.images, responses, advance)
+        self.images, encoding = self.encoder.choose(responses, advance)
+        return encoding
 
     def responses_of(
         self,
