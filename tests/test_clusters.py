@@ -180,15 +180,20 @@ def test_a_wrong_engine_is_refused(command, wrong):
 
 @pytest.mark.parametrize("kind", ["dask", "ray"])
 @pytest.mark.parametrize("arguments", [("fit", "digits"), ("audit", "run"), ("trace", "run"), ("bench", "fidelity")])
-def test_a_cluster_that_does_not_answer_is_refused(command, kind, arguments, monkeypatch):
-    if kind == "ray":
-        import ray
-
-        monkeypatch.setattr(ray, "is_initialized", lambda: False)
+def test_a_cluster_that_does_not_answer_is_refused(command, kind, arguments):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     refuses(command(*arguments, "--engine", f"{kind}://127.0.0.1:{port}"), kind.capitalize(), str(port))
+
+
+def test_one_ray_cluster_is_not_taken_for_another(ray, refused):
+    from ray import get_runtime_context
+
+    own = get_runtime_context().gcs_address
+    Place.of(f"ray://{own}").check()
+    with socket.create_server(("127.0.0.1", 0)) as other, refused(own, "already", "ray.shutdown()"):
+        Place.of(f"ray://127.0.0.1:{other.getsockname()[1]}").check()
 
 
 def test_a_scheduler_without_workers_is_refused(refused, tmp_path, monkeypatch):

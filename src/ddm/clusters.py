@@ -120,9 +120,11 @@ class Place:
         with _installed("ray"):
             import ray
             from ray.util.joblib import register_ray
-        if not ray.is_initialized():
-            if self.address is not None:
-                self._answers()
+        if self.address is not None:
+            self._answers()
+        if ray.is_initialized():
+            self._is_at(ray.get_runtime_context().gcs_address)
+        else:
             try:
                 ray.init(address=self.address or "auto", log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError, ValueError):
@@ -133,12 +135,16 @@ class Place:
         logging.getLogger("ray.util.multiprocessing.pool").setLevel(logging.ERROR)  # warns of what joblib asks of it
         return int(ray.cluster_resources().get("CPU", 1))
 
+    def _is_at(self, other: str) -> None:
+        """Refuse to work for another cluster than that which this process belongs to."""
+        if self.address is not None and _resolved(self.address).isdisjoint(_resolved(other)):
+            raise InputError(f"this process works with the Ray cluster at {other} already: end that by ray.shutdown().")
+
     def _answers(self) -> None:
         """Refuse an address that nothing listens at, before a client tries again and again."""
         assert self.address is not None
-        host, _, port = self.address.rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), PATIENCE).close()
+            socket.create_connection(_host_and_port(self.address), PATIENCE).close()
         except (OSError, OverflowError):
             raise self._silent() from None
 
@@ -147,6 +153,16 @@ class Place:
         if self.address is None:
             return InputError(f"there is no {name} cluster on this machine: start one with {self.kind} start --head.")
         return InputError(f"no {name} cluster answers at {self.address}: start it, or correct the address.")
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _resolved(address: str) -> set[Any]:
+    """The sockets that an address stands for."""
+    return {found[4] for found in socket.getaddrinfo(*_host_and_port(address), type=socket.SOCK_STREAM)}
 
 
 @contextlib.contextmanager
