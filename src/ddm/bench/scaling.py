@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import resource
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 
 from ddm import engine
+from ddm.bench import timing
 from ddm.bench.problem import Problem
 from ddm.bench.report import Report, Row
 from ddm.bench.setup import Setup
@@ -27,8 +27,6 @@ from ddm.files import read_json, write_json
 from ddm.matching import distil
 from ddm.partition import make_partition
 from ddm.progress import bar
-from ddm.recipe import Recipe
-from ddm.training import train
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -152,14 +150,14 @@ def measured(setup: Setup, work: Path, parts: int) -> Row:
     """The figures of a fit in this process, which does nothing else."""
     problem = Divided(setup, work, parts)
     with engine.one_thread():
-        training = training_seconds(problem)
+        training = timing.training(problem)
         target, samples, settings = problem.target, problem.train, setup.settings
         partition, clustering = timed(
             lambda: make_partition(target, samples, setup.partition, setup.clusters, seed=setup.seed)
         )
         (synset, upper), matching = timed(lambda: distil(target, samples, partition, settings, engine="serial"))
         datamodel = DistilledDatamodel(target, partition, synset, upper, settings, samples.fingerprint())
-        question = _question(datamodel, problem.data.test)
+        question = timing.question(datamodel, problem.data.test, _QUESTIONS)
     return {
         "n": len(samples),
         "K": len(partition),
@@ -175,23 +173,6 @@ def measured(setup: Setup, work: Path, parts: int) -> Row:
         "question": 1000 * question,
         "MiB": _peak() / 2**20,
     }
-
-
-def training_seconds(problem: Problem) -> float:
-    """Seconds of the target's training, kept from the time when it was trained."""
-    path = problem.target_folder / "seconds.json"
-    train(problem.network, problem.train[:2], Recipe(epochs=1))  # what an optimiser imports takes seconds
-    if not path.exists():
-        _, seconds = timed(lambda: problem.target)
-        write_json(path, {"seconds": seconds})
-    return float(read_json(path)["seconds"])
-
-
-def _question(datamodel: DistilledDatamodel, test: Samples) -> float:
-    """Seconds of one more question, the median of some."""
-    datamodel.attribute(test[0])
-    times = [timed(partial(datamodel.attribute, test[index % len(test)]))[1] for index in range(1, _QUESTIONS + 1)]
-    return statistics.median(times)
 
 
 def _peak() -> int:
