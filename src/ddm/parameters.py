@@ -63,6 +63,7 @@ class FlatNetwork:
         self.shapes = {name: tuple(p.shape) for name, p in trained.items()}
         self.sizes = [p.numel() for p in trained.values()]
         self.size = sum(self.sizes)
+        self._ties = _has_ties(self.network)
 
     def vector(self, state: Mapping[str, Tensor]) -> Tensor:
         """The trained part θ ``(P,)`` of a state; NaN and infinite values are refused."""
@@ -95,7 +96,8 @@ class FlatNetwork:
             self.network.eval()
         # Of the kinds of attention only this one can be differentiated twice on a CPU.
         with sdpa_kernel(SDPBackend.MATH):
-            logits: Tensor = functional_call(self.network, {**fixed, **trained}, (x,))
+            # Looking for shared tensors takes as long as a small network, so it is done where there are any.
+            logits: Tensor = functional_call(self.network, {**fixed, **trained}, (x,), tie_weights=self._ties)
         return logits
 
     def module(self, theta: Tensor, fixed: Mapping[str, Tensor]) -> nn.Module:
@@ -103,3 +105,11 @@ class FlatNetwork:
         network = copy.deepcopy(self.network).eval()
         load_state(network, {**fixed, **self.unflatten(theta)})
         return network
+
+
+def _has_ties(network: nn.Module) -> bool:
+    """Whether a parameter or buffer has more than one name."""
+    return any(
+        len(list(named())) < len(list(named(remove_duplicate=False)))
+        for named in (network.named_parameters, network.named_buffers)
+    )
