@@ -40,7 +40,7 @@ docs: $(VENV)/.installed-dev
 lock: $(VENV)/.installed-dev $(VENV)/tools
 	$(BIN)/python .ci/lock.py $(VENV)/tools/bin/uv
 
-# Known vulnerabilities of what is locked, where their database can be reached.
+# Known vulnerabilities of what is locked and of torch, where their database can be reached.
 audit: $(VENV)/tools
 	$(VENV)/tools/bin/python .ci/audit.py
 
@@ -50,18 +50,18 @@ sbom: $(VENV)/.installed-dev $(VENV)/tools
 	$(VENV)/tools/bin/cyclonedx-py environment --pyproject pyproject.toml -o dist/sbom.cdx.json $(BIN)/python
 	@echo dist/sbom.cdx.json
 
-$(VENV)/tools: | $(BIN)/pip
-	$(BIN)/python -m venv $@ >/dev/null 2>&1 || { $(PYTHON) -m venv --without-pip $@ && \
-	  $(PYTHON) -m pip --python $@/bin/python install -q pip; }
-	$@/bin/python -m pip install -q uv==0.13.7 pip-audit==2.10.1 cyclonedx-bom==7.5.0 || { rm -rf $@; false; }
+$(VENV)/tools: requirements/tools.txt | $(BIN)/pip
+	$(BIN)/python -m venv --clear --without-pip $@
+	$(BIN)/pip --python $@/bin/python install -q --no-deps --require-hashes -r requirements/tools.txt || { rm -rf $@; false; }
+	touch $@
 
 # Where Debian's python3-venv is missing, pip is put into the environment from outside.
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV) >/dev/null || { rm -rf $(VENV); $(PYTHON) -m venv --without-pip $(VENV) && \
-	  $(PYTHON) -m pip --python $(BIN)/python install -q pip; }
+	  $(PYTHON) -m pip --python $(BIN)/python install -q --no-deps --require-hashes -r requirements/pip.txt; }
 
-# What is locked is checked by its hashes and comes first; the other lines find it there. torch has no hashes: every kind
-# of accelerator has files of its own.
+# What is locked is checked by its hashes and comes first; the other lines find it there. torch and what it asks for
+# beyond that have no hashes: every kind of accelerator has files of its own.
 $(VENV)/.installed: pyproject.toml constraints.txt requirements/report.txt | $(BIN)/pip
 	$(BIN)/pip install -q --no-deps --require-hashes -r requirements/report.txt
 	$(BIN)/pip install -q -c constraints.txt torch==2.13.0

@@ -14,7 +14,8 @@ from PIL import Image
 from torch.nn import functional as F
 
 import ddm
-from ddm.explorer import address, answers, panels, phrases, serving, upload
+from ddm.explorer import address, answers, panels, phrases, room, serving, upload
+from ddm.explorer import opened as opening
 from ddm.explorer.opened import Opened
 from ddm.explorer.state import OBJECTIVES, State
 
@@ -149,6 +150,35 @@ def test_saving_or_comparing_needs_a_group(opened, refused):
         answers.save(opened, State())
     with refused("tick"):
         answers.compare(opened, State())
+
+
+def test_visitors_cannot_fill_the_disk_with_models(tmp_path, datamodel, digits, refused, monkeypatch):
+    (tmp_path / "exact").mkdir()
+    (tmp_path / "exact" / "of an audit").write_bytes(bytes(10_000))
+    monkeypatch.setattr(opening, "MOST_KEPT", 5000)
+    opened = Opened(tmp_path, datamodel, digits)
+    one, two = (State(remove=(group_of(opened, class_),)) for class_ in (2, 3))
+    first = answers.save(opened, one)
+    assert first.stat().st_size > 5000
+    for more in (answers.save, answers.compare):
+        with refused("counterfactuals and exact", "delete"):
+            more(opened, two)
+    assert answers.save(opened, one) == first
+    assert list(first.parent.iterdir()) == [first]
+    assert len(list((tmp_path / "exact").iterdir())) == 1
+    assert not opened.retraining.locked()
+    first.unlink()
+    assert answers.save(opened, two).exists()
+
+
+def test_what_vanishes_while_it_is_counted_counts_nothing(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_bytes(bytes(3000))
+    before = room.taken(tmp_path)
+    assert before >= 3000
+    (tmp_path / "folder" / "gone").symlink_to(tmp_path / "nowhere")
+    assert room.taken(tmp_path) == before
+    assert room.taken(tmp_path / "nowhere") == 0
 
 
 def test_the_comparison_is_with_a_real_retraining(opened):

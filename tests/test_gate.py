@@ -301,6 +301,20 @@ def test_files_of_visitors_do_not_fill_the_disk(client, monkeypatch):
     assert "try again" in found.text
 
 
+def test_what_is_removed_meanwhile_does_not_let_more_in(client, monkeypatch):
+    (files_of(client) / "removed").symlink_to("nowhere")
+    monkeypatch.setattr(gate, "_MOST_STORED", 10)
+    assert client.post("/gradio_api/upload", files={"files": ("a.png", picture(8, 8))}).status_code == 503
+
+
+def test_a_full_run_gets_a_sentence_on_the_page(client, opened, monkeypatch):
+    monkeypatch.setattr(opened.room, "most", 0)
+    visitor = Visitor(client)
+    visitor.open(f"?index=3&remove={opened.datamodel.partition.names[2]}")
+    assert "no more are kept" in visitor.use("ddm-save", "click")["ddm-saved"]
+    assert "no more are kept" in visitor.use("ddm-compare", "click")["ddm-comparison"]
+
+
 def test_what_is_no_picture_gets_a_sentence_on_the_page(client):
     visitor = Visitor(client)
     visitor.open("?index=3")

@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 import ddm
 from ddm import bench, clipping
+from ddm.bench.privacy import Attack
 from ddm.bench.problem import Problem
-from ddm.bench.small import SIZES, pulls_from, small_partition
+from ddm.bench.small import SIZES, SmallGroups, pulls_from, small_partition
 from ddm.gradients import group_gradients, loss_gradient
 from ddm.matching import Settings, distil, private
 from ddm.matching.pulls import Pulled, pulls_of
@@ -66,6 +67,16 @@ def test_an_image_is_its_own_nearest_at_no_distance(images):
         np.testing.assert_allclose(found.distance, 0, atol=1e-6)
 
 
+def test_the_nearest_are_the_same_however_many_are_looked_for_at_once(images, monkeypatch):
+    things = torch.rand(7, 3, 9, 8, generator=torch.Generator().manual_seed(1))
+    for measure in (distances.apart, distances.unlike):
+        monkeypatch.setattr(distances, "_BATCH", 3)
+        found = distances.nearest(things, images, measure)
+        for i, thing in enumerate(things):
+            distance, row = measure(thing[None], images)[0].min(0)
+            assert (found.row[i], found.distance[i]) == (int(row), pytest.approx(float(distance), rel=1e-6))
+
+
 def test_a_tenth_of_the_range_apart_is_20_db():
     flat = torch.full((1, 1, 4, 4), 0.3)
     assert float(distances.apart(flat, flat + 0.1)) == pytest.approx(0.1, rel=1e-5)
@@ -91,30 +102,36 @@ def test_auc_counts_pairs_and_half_of_the_ties():
     assert membership.auc(scores[member], scores[~member]) == pytest.approx(roc_auc_score(member, scores))
 
 
-def test_the_error_of_an_auc_is_that_of_repeated_draws():
-    rng = np.random.default_rng(0)
-    found = [membership.auc(rng.normal(0.5, 1, 60), rng.normal(0, 1, 40)) for _ in range(2000)]
-    assert membership.auc_error(float(np.mean(found)), 60, 40) == pytest.approx(np.std(found), rel=0.15)
-
-
 def test_members_are_caught_above_what_one_in_a_hundred_others_exceeds():
     others = np.arange(100.0)
     assert membership.caught(np.array([98.0, 98.5, 99.5, 3.0]), others) == 0.5
     assert membership.caught(others, others) == 0.01
 
 
-def test_an_attacker_combines_scores_and_gains_nothing_from_noise():
+def test_an_attacker_with_noise_is_at_chance_within_the_errors(monkeypatch):
+    monkeypatch.setattr(membership, "_DRAWS", 10)
+    member, rng = np.repeat([True, False], 60), np.random.default_rng(0)
+    found = [membership.attacked({name: rng.normal(size=120) for name in ("one", "two")}, member) for _ in range(25)]
+    areas, errors = np.array([each.area for each in found]), np.array([each.error for each in found])
+    assert abs(areas.mean() - 0.5) < 2 * areas.std() / len(areas) ** 0.5
+    assert areas.std() < 1.2 * errors.mean() < 2 * areas.std()
+
+
+def test_an_attacker_combines_scores_and_gains_nothing_from_noise(monkeypatch):
+    monkeypatch.setattr(membership, "_DRAWS", 25)
     rng = np.random.default_rng(0)
     member = np.repeat([True, False], 400)
     model = {"loss": member + rng.normal(size=800)}
     other = {"more": member + rng.normal(size=800)}
-    alone, both = membership.combined(model, member), membership.combined(model | other, member)
-    gain, error = membership.gained(both, alone, member)
+    alone, both = membership.attacked(model, member), membership.attacked(model | other, member)
+    assert alone.area == pytest.approx(roc_auc_score(member, model["loss"]), abs=0.01)
+    gain, error = both.gain(alone)
+    assert gain == pytest.approx(both.area - alone.area)
     assert gain > 3 * error > 0
-    noisy = membership.combined(model | {"noise": rng.normal(size=800)}, member)
-    assert abs(membership.gained(noisy, alone, member)[0]) < 0.02
-    nothing = membership.combined({"noise": rng.normal(size=800)}, member)
-    assert abs(membership.auc(nothing[member], nothing[~member]) - 0.5) < 0.08
+    assert both.caught > alone.caught > 0.02
+    noisy = membership.attacked(model | {"noise": rng.normal(size=800)}, member)
+    gain, error = noisy.gain(alone)
+    assert abs(gain) < min(0.02, 2 * error)
 
 
 def alone(digits, images):
@@ -282,6 +299,14 @@ def test_configs_from_before_there_was_a_clip_are_the_same():
 @pytest.fixture(scope="module")
 def problem(tmp_path_factory):
     return Problem(bench.preset("digits", scale="tiny"), tmp_path_factory.mktemp("work"))
+
+
+def test_an_attack_distils_only_when_a_synset_is_looked_at(problem):
+    attack = Attack(problem)
+    small = SmallGroups(problem, attack.settings, {})
+    assert list(attack.settings) == ["forward", "reverse", "reverse-noise", "response", "private"]
+    assert "found" not in vars(attack)
+    assert "pulls" not in vars(small)
 
 
 def test_small_groups_have_their_size_and_one_class(problem):

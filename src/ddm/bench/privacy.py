@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ddm import networks
 from ddm.bench.fidelity import described
@@ -23,13 +23,11 @@ from ddm.networks import penultimate
 from ddm.plots.images import pixels
 from ddm.privacy.distances import Measure, Nearest, apart, nearest, pictures, unlike
 from ddm.privacy.membership import (
+    Attacked,
     Scores,
     alignment_scores,
+    attacked,
     auc,
-    auc_error,
-    caught,
-    combined,
-    gained,
     model_scores,
     products,
     synset_scores,
@@ -48,6 +46,9 @@ _NEAR = 0.01
 
 _LESSONS = 4
 """Training steps of a network that has the synset alone, for each step of a distillation."""
+
+_SEEN_ALONE = ("pixels", "1 − SSIM")
+"""Measures of who has the synset alone: the others need the model."""
 
 _COLUMNS_SHOWN = 8
 
@@ -121,11 +122,6 @@ class Attack:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.found: dict[str, Found] = {}
-        for name, (title, settings) in _kinds(problem).items():
-            synset = problem.datamodel(settings).synset
-            directions = Counterfactuals(problem.target, synset).directions(None)
-            self.found[name] = Found(title, settings, synset, directions)
         train, test = problem.train, problem.data.test
         count = min(_CANDIDATES, len(train), len(test))
         members, others = train.few(count, problem.setup.seed), test.few(count, problem.setup.seed)
@@ -134,10 +130,19 @@ class Attack:
         self.member = np.repeat([True, False], [len(members), len(others)])
         self.parents = problem.partition.parents
 
+    @cached_property
+    def found(self) -> dict[str, Found]:
+        """Every kind of synset, distilled."""
+        return {name: self._distilled(title, settings) for name, (title, settings) in _kinds(self.problem).items()}
+
+    def _distilled(self, title: str, settings: Settings) -> Found:
+        synset = self.problem.datamodel(settings).synset
+        return Found(title, settings, synset, Counterfactuals(self.problem.target, synset).directions(None))
+
     @property
     def settings(self) -> dict[str, Settings]:
-        """How each kind was distilled."""
-        return {name: found.settings for name, found in self.found.items()}
+        """How each kind is distilled."""
+        return {name: settings for name, (_, settings) in _kinds(self.problem).items()}
 
     # --- distances ---
 
@@ -213,46 +218,45 @@ class Attack:
 
     def alone(self, name: str) -> Scores:
         """What the synset alone says of the candidates."""
-        synset, problem = self.found[name].synset, self.problem
-        images = synset.images.flatten(0, 1)
-        mine, theirs = self.views(self.x), self.views(images)
-        near = {
-            kind: nearest(mine[kind][0], theirs[kind][0], mine[kind][1]).distance for kind in ("pixels", "1 − SSIM")
-        }
+        synset = self.found[name].synset
+        mine, theirs = self.views(self.x), self.views(synset.images.flatten(0, 1))
+        near = {kind: nearest(mine[kind][0], theirs[kind][0], mine[kind][1]).distance for kind in _SEEN_ALONE}
+        return synset_scores(near, self._student(synset), self.x, self.y)
+
+    def _student(self, synset: Synset) -> nn.Module:
+        """A fresh network that was trained on a synset."""
+        problem = self.problem
         options = {**problem.setup.options, "seed": problem.setup.seed + 1}
         network = networks.build(problem.setup.model, problem.train.shape, len(problem.data.classes), **options)
-        if synset.shared or self.parents is None:
-            targets = synset.targets.mean(0) if synset.shared else synset.targets.flatten(0, 1)
-        else:
-            classes = torch.as_tensor(self.parents).repeat_interleave(synset.images.shape[1])
-            targets = torch.nn.functional.one_hot(classes, len(problem.data.classes)).float()
-        student = taught(network, images, targets, _LESSONS * problem.setup.settings.steps)
-        return synset_scores(near, student, self.x, self.y)
+        steps = _LESSONS * problem.setup.settings.steps
+        return taught(network, synset.images.flatten(0, 1), self._lessons(synset), steps)
+
+    def _lessons(self, synset: Synset) -> Tensor:
+        """What each image of a synset ``(B, L)`` is taken for: its group's class where that is known."""
+        if synset.shared:
+            return synset.targets.mean(0)
+        if self.parents is None:
+            return synset.targets.flatten(0, 1)
+        classes = torch.as_tensor(self.parents).repeat_interleave(synset.images.shape[1])
+        return torch.nn.functional.one_hot(classes, len(self.problem.data.classes)).float()
+
+    @cached_property
+    def _model_attacked(self) -> Attacked:
+        return attacked(self.model, self.member)
 
     def membership_row(self, name: str) -> Row:
         """How well members are told from others with the synset, and what it adds to the model."""
         alone = self.alone(name)
         aligned = alignment_scores(self._aligned[name], self.parents, self.y.numpy())
-        with_it = combined(self.model | alone | aligned, self.member)
-        added, error = gained(with_it, combined(self.model, self.member), self.member)
+        both = attacked(self.model | alone | aligned, self.member)
+        added, error = both.gain(self._model_attacked)
         return {
-            **self._judged("alone", combined(alone, self.member)),
-            **self._judged("both", with_it),
+            **_judged("alone", attacked(alone, self.member)),
+            **_judged("both", both),
             "adds": f"{added:+.3f} ± {error:.3f}",
             "adds_auc": added,
             "adds_error": error,
             "attacks": self._each(alone | aligned),
-        }
-
-    def _judged(self, what: str, scores: np.ndarray) -> Row:
-        members, others = scores[self.member], scores[~self.member]
-        area = auc(members, others)
-        error = auc_error(area, len(members), len(others))
-        return {
-            what: f"{area:.3f} ± {error:.3f}",
-            f"{what}_auc": area,
-            f"{what}_error": error,
-            f"{what}_caught": caught(members, others),
         }
 
     def _each(self, scores: Scores) -> dict[str, float]:
@@ -265,7 +269,16 @@ class Attack:
 
     def model_row(self) -> Row:
         """What the model reveals without any synset."""
-        return {**self._judged("both", combined(self.model, self.member)), "attacks": self._each(self.model)}
+        return {**_judged("both", self._model_attacked), "attacks": self._each(self.model)}
+
+
+def _judged(what: str, found: Attacked) -> Row:
+    return {
+        what: f"{found.area:.3f} ± {found.error:.3f}",
+        f"{what}_auc": found.area,
+        f"{what}_error": found.error,
+        f"{what}_caught": found.caught,
+    }
 
 
 def _notes(attack: Attack) -> list[str]:
@@ -274,13 +287,13 @@ def _notes(attack: Attack) -> list[str]:
         f"{min(_TESTS, len(attack.problem.data.test))} fresh test images; 1 is as far as a test image, 0 is a copy. "
         "Then how many synthetic images are nearer to a training image than 1 % of the test images are, and for how "
         "many the nearest training image, by the best of the measures, is the one that it started from.",
-        "Membership: training images against as many test images, AUC with its standard error (Hanley and McNeil), "
-        "0.5 is chance. All scores of an attacker are combined by logistic regression, fitted with members known and "
-        "asked about others (5 folds); single scores are in the JSON.",
+        "Membership: training images against as many test images, AUC with its standard error by bootstrap of the "
+        "whole attack, rather too large than too small; 0.5 is chance. All scores of an attacker are combined by "
+        "logistic regression, fitted with members known and asked about others (the mean within 5 folds); single "
+        "scores are in the JSON.",
         "The synset alone: distance to the nearest synthetic image in pixels and by SSIM, and the loss of a network "
         "trained on the synset. The model alone: loss, log-odds, entropy, gradient norm. Both: also the candidate's "
-        "gradient along the synset's directions; the last column of these is the gain over the model, with its "
-        "standard error by bootstrap.",
+        "gradient along the synset's directions; the last column of these is the gain over the model.",
         "Of response matching an attacker undoes the curvature with that of validation images; both the directions "
         "and these guesses are used.",
     ]

@@ -87,13 +87,21 @@ class SmallGroups:
 
     def __init__(self, problem: Problem, settings: Mapping[str, Settings], normal: Mapping[str, Tensor]) -> None:
         self.problem, self.partition = problem, small_partition(problem)
-        target = problem.target
-        directions = {name: self._directions(kind) for name, kind in settings.items()}
-        self.pulls = {**pulls_from(problem, directions, settings), "pulls": self._true(self.partition)}
-        self.normal = {**normal, "pulls": self._true(problem.partition)}
-        spaced = np.linspace(0, len(target.trajectory) - 1, _LOOKS).round().astype(int)
+        self.settings, self._normal = settings, normal
+        spaced = np.linspace(0, len(problem.target.trajectory) - 1, _LOOKS).round().astype(int)
         self.checkpoints = [int(t) for t in np.unique(spaced)]
-        self.weights = pooled_weights(target, self.checkpoints).tolist()
+        self.weights = pooled_weights(problem.target, self.checkpoints).tolist()
+
+    @cached_property
+    def pulls(self) -> dict[str, Tensor]:
+        """The pulls ``(K, P)`` of the small groups, guessed from every kind, and the true ones."""
+        directions = {name: self._directions(kind) for name, kind in self.settings.items()}
+        return {**pulls_from(self.problem, directions, self.settings), "pulls": self._true(self.partition)}
+
+    @cached_property
+    def normal(self) -> dict[str, Tensor]:
+        """The same of the groups of normal size."""
+        return {**self._normal, "pulls": self._true(self.problem.partition)}
 
     def _directions(self, settings: Settings) -> Tensor:
         problem = self.problem

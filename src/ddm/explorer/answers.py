@@ -17,14 +17,11 @@ from ddm.attribution import Attribution
 from ddm.errors import InputError
 from ddm.exact import group_rows
 from ddm.explorer import upload
-from ddm.explorer.opened import Opened, confusion
+from ddm.explorer.opened import COUNTERFACTUALS, Opened, confusion
 from ddm.explorer.state import PER_CLASS, State
 from ddm.objectives import Objective
 from ddm.shares import Shares
 from ddm.trace import Trace
-
-COUNTERFACTUALS = "counterfactuals"
-"""The folder of a run that saved models go to."""
 
 PAGE = 24
 """Test images on a page."""
@@ -192,6 +189,8 @@ def save(opened: Opened, state: State) -> Path:
     if not state.remove:
         raise InputError("no group is removed: tick one first.")
     path = opened.run / COUNTERFACTUALS / f"{model_name(state.remove)}.safetensors"
+    if not path.exists():
+        opened.room.check()
     networks.save(opened.without(state.remove), path)
     return path
 
@@ -240,6 +239,7 @@ def _retrained(opened: Opened, state: State, x: Tensor) -> Tensor:
     if not opened.retraining.acquire(blocking=False):
         raise InputError("another visitor's retraining is under way: try again when it has ended.")
     try:
+        opened.room.check()
         return opened.exact().outputs(rows, 0, x)[0]
     finally:
         opened.retraining.release()

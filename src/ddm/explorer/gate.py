@@ -6,7 +6,7 @@ that are not the page's. What the page does not need is not there; what is refus
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import hmac
 import ipaddress
 import json
@@ -23,6 +23,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from ddm.explorer import upload
+from ddm.explorer.room import taken
 
 TOKEN = "token"
 """The part of an address that holds it."""
@@ -137,27 +138,18 @@ class Gate:
             self._check_file(path.removeprefix(_FILE))
         if reads:
             return receive
-        self._check_length(path, headers)
+        _check_length(path, headers)
         if path == _UPLOAD:
+            await self._check_room()
             return receive
         body = await _body(receive)
         self._check_body(body)
         return _again(body, receive)
 
-    def _check_length(self, path: str, headers: Headers) -> None:
-        length = headers.get("content-length", "")
-        if not (length.isascii() and length.isdigit()):
-            raise _RefusedError(411, "The request does not say how long it is.")
-        most = upload.MOST_BYTES + _MOST_SENT if path == _UPLOAD else _MOST_SENT
-        if len(length) > 12 or int(length) > most:
-            raise _RefusedError(413, f"The request has more than {most // 2**20} MB: give a smaller file.")
-        if path == _UPLOAD and self._stored() > _MOST_STORED:
+    async def _check_room(self) -> None:
+        """Counted in a thread: meanwhile other visitors are answered."""
+        if await asyncio.to_thread(taken, self.folder) > _MOST_STORED:
             raise _RefusedError(503, "Too many pictures were dropped here of late: try again in an hour.")
-
-    def _stored(self) -> int:
-        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-            return sum(file.stat().st_size for file in self.folder.rglob("*"))
-        return 0
 
     def _check_body(self, body: bytes) -> None:
         try:
@@ -188,6 +180,15 @@ def loopback(name: str) -> bool:
 def _name(host: str) -> str:
     """The name in a Host header, without its port and brackets."""
     return re.sub(r":\d*$", "", host).strip("[]")
+
+
+def _check_length(path: str, headers: Headers) -> None:
+    length = headers.get("content-length", "")
+    if not (length.isascii() and length.isdigit()):
+        raise _RefusedError(411, "The request does not say how long it is.")
+    most = upload.MOST_BYTES + _MOST_SENT if path == _UPLOAD else _MOST_SENT
+    if len(length) > 12 or int(length) > most:
+        raise _RefusedError(413, f"The request has more than {most // 2**20} MB: give a smaller file.")
 
 
 def _paths(value: Any) -> Iterator[Any]:

@@ -16,11 +16,18 @@ from ddm.datamodel import DistilledDatamodel
 from ddm.datasets.samples import Data, Samples
 from ddm.errors import InputError
 from ddm.exact import Exact
+from ddm.explorer.room import Room
 from ddm.store import EXACT
 from ddm.target import Target
 
 MOST_TESTED = 2000
 """Test images that are offered and counted; of larger test sets so many, evenly spaced."""
+
+COUNTERFACTUALS = "counterfactuals"
+"""The folder of a run that saved models go to."""
+
+MOST_KEPT = 2**32
+"""Bytes of models that visitors may add to a run, saved and retrained ones."""
 
 _BATCH = 512
 
@@ -36,6 +43,7 @@ class Opened:
     orderer:    the same datamodel, to order training samples with
     ordering:   held while that is used
     retraining: held while a network is retrained, one at a time
+    room:       where visitors keep models
     """
 
     def __init__(self, run: Path, datamodel: DistilledDatamodel, data: Data) -> None:
@@ -45,6 +53,7 @@ class Opened:
         count = len(data.test)
         self.rows = np.unique(np.linspace(0, count - 1, min(count, MOST_TESTED)).round().astype(int))
         self.lock, self.ordering, self.retraining = threading.RLock(), threading.Lock(), threading.Lock()
+        self.room = Room([run / COUNTERFACTUALS, run / EXACT], MOST_KEPT)
         self.orderer, self._retrained = _twin(datamodel), _own(datamodel.target)
         self.without = lru_cache(maxsize=4)(self._without)
         self.counts = lru_cache(maxsize=256)(self._counts)

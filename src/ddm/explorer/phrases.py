@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from ddm.errors import InputError
 from ddm.explorer.answers import Asked
 from ddm.explorer.opened import Opened
 from ddm.explorer.state import State
@@ -66,7 +67,16 @@ def removal(state: State, opened: Opened, before: np.ndarray, after: np.ndarray)
 
 
 def cost(opened: Opened) -> str:
-    """What exact retraining takes, said before it starts."""
-    seconds = opened.seconds
+    """What exact retraining takes, said before it starts, or why there is none."""
+    try:
+        seconds = opened.seconds
+    except InputError as error:
+        return refusal(error)
     about = "" if seconds is None else f": about {max(seconds, 0.1):.1f} s"
     return f"One real retraining without all ticked groups{about}, or no time if it was done before."
+
+
+def refusal(error: InputError) -> str:
+    """Why something cannot be done, as a sentence of its own."""
+    sentence = str(error)
+    return sentence[:1].upper() + sentence[1:]

@@ -23,6 +23,9 @@ _C1, _C2 = 0.01**2, 0.03**2
 _LARGEST = 99.0
 """PSNR of images that are the same."""
 
+_BATCH = 256
+"""Things whose distances to all others are held at once."""
+
 Measure = Callable[[Tensor, Tensor], Tensor]
 """``(a (m, ...), b (n, ...)) → (m, n)``, small where near."""
 
@@ -37,8 +40,10 @@ class Nearest:
 
 def nearest(things: Tensor, others: Tensor, measure: Measure) -> Nearest:
     """The nearest of ``others (n, ...)`` to each of ``things (m, ...)``."""
-    found = [measure(thing[None], others)[0].min(0) for thing in things]
-    return Nearest(np.array([float(f.values) for f in found]), np.array([int(f.indices) for f in found]))
+    found = [measure(part, others).min(1) for part in things.split(_BATCH)]
+    return Nearest(
+        torch.cat([part.values for part in found]).double().numpy(), torch.cat([part.indices for part in found]).numpy()
+    )
 
 
 def apart(a: Tensor, b: Tensor) -> Tensor:

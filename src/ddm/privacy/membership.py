@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -24,7 +25,10 @@ from ddm.target import Target
 Scores = dict[str, np.ndarray]
 """A score ``(n,)`` for each of n images, by what it is made of."""
 
-_FOLDS, _DRAWS = 5, 200
+_Fold = tuple[np.ndarray, np.ndarray]
+"""What there is of its members and of its others."""
+
+_FOLDS, _DRAWS = 5, 100
 """Of the attacker who knows some members, and of the bootstrap."""
 
 _BATCH = 128
@@ -40,13 +44,6 @@ def auc(members: np.ndarray, others: np.ndarray) -> float:
     return float((ranks.sum() - len(members) * (len(members) + 1) / 2) / pairs)
 
 
-def auc_error(area: float, members: int, others: int) -> float:
-    """The standard error of an AUC (Hanley and McNeil, 1982)."""
-    q1, q2 = area / (2 - area), 2 * area**2 / (1 + area)
-    variance = area * (1 - area) + (members - 1) * (q1 - area**2) + (others - 1) * (q2 - area**2)
-    return float(np.sqrt(max(variance, 0.0) / (members * others)))
-
-
 def caught(members: np.ndarray, others: np.ndarray, rate: float = 0.01) -> float:
     """The fraction of members above the score that at most ``rate`` of the others exceed."""
     allowed = int(rate * len(others))
@@ -54,32 +51,83 @@ def caught(members: np.ndarray, others: np.ndarray, rate: float = 0.01) -> float
     return float((members > limit).mean())
 
 
-def combined(scores: Mapping[str, np.ndarray], member: np.ndarray) -> np.ndarray:
-    """One score ``(n,)`` of many, by an attacker who knows of all other images whether they are members ``(n,)``.
+@dataclass(frozen=True, eq=False)
+class Attacked:
+    """How well an attacker tells members from others.
 
-    Logistic regression on the ranks of the scores, fitted on four fifths and asked about the last, in turn.
+    area:   AUC
+    drawn:  AUC ``(D,)`` of the same attack on images drawn again; the same draws for every attacker of the same images
+    caught: members caught at one false alarm in a hundred
     """
+
+    area: float
+    drawn: np.ndarray
+    caught: float
+
+    @property
+    def error(self) -> float:
+        """The standard error of the AUC."""
+        return float(np.std(self.drawn, ddof=1))
+
+    def gain(self, other: Attacked) -> tuple[float, float]:
+        """What this AUC has over that of another attacker of the same images, and its standard error."""
+        return self.area - other.area, float(np.std(self.drawn - other.drawn, ddof=1))
+
+
+def attacked(scores: Mapping[str, np.ndarray], member: np.ndarray) -> Attacked:
+    """An attacker who combines scores, and knows of four fifths of the images whether they are members ``(n,)``.
+
+    Logistic regression on the ranks of the scores, asked about the last fifth, in turn. Each fold has an attacker of
+    its own, so an AUC is the mean of those within folds: scores of two attackers have no common scale, and one that
+    knows an image ranks the others against it. An image drawn again stays in its fold, so that no attacker is asked
+    about what it knows, and every draw is attacked anew: how far the attackers themselves depend on the images is part
+    of the error, which is rather too large than too small.
+    """
+    features, folds = _normal_ranks(scores), _folds(member)
+    answers = _answers(features, folds)
+    rng = np.random.default_rng(0)
+    drawn = [_mean_auc(_answers(features, _drawn_again(folds, rng))) for _ in range(_DRAWS)]
+    return Attacked(_mean_auc(answers), np.array(drawn), float(np.mean([caught(*fold) for fold in answers])))
+
+
+def _normal_ranks(scores: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Ranks of the scores as quantiles of a normal distribution ``(n, scores)``."""
     from scipy.stats import norm, rankdata
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
     ranks = np.stack([rankdata(np.nan_to_num(values)) for values in scores.values()], 1)
-    features = norm.ppf((ranks - 0.5) / len(ranks))
-    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=0)
-    found = cross_val_predict(LogisticRegression(max_iter=1000), features, member, cv=folds, method="decision_function")
-    return np.asarray(found)
+    quantiles: np.ndarray = norm.ppf((ranks - 0.5) / len(ranks))
+    return quantiles
 
 
-def gained(with_it: np.ndarray, without: np.ndarray, member: np.ndarray) -> tuple[float, float]:
-    """What one score's AUC has over another's on the same images, and its standard error by bootstrap."""
+def _folds(member: np.ndarray) -> list[_Fold]:
+    """Positions of the members and of the others of each fold."""
+    from sklearn.model_selection import StratifiedKFold
 
-    def difference(members: np.ndarray, others: np.ndarray) -> float:
-        return auc(with_it[members], with_it[others]) - auc(without[members], without[others])
+    split = StratifiedKFold(_FOLDS, shuffle=True, random_state=0).split(member, member)
+    return [(rows[member[rows]], rows[~member[rows]]) for _, rows in split]
 
-    inside, outside = np.flatnonzero(member), np.flatnonzero(~member)
-    rng = np.random.default_rng(0)
-    drawn = [difference(rng.choice(inside, len(inside)), rng.choice(outside, len(outside))) for _ in range(_DRAWS)]
-    return difference(inside, outside), float(np.std(drawn, ddof=1))
+
+def _drawn_again(folds: Sequence[_Fold], rng: np.random.Generator) -> list[_Fold]:
+    """As many images of each fold, drawn with replacement."""
+    return [(rng.choice(members, len(members)), rng.choice(others, len(others))) for members, others in folds]
+
+
+def _answers(features: np.ndarray, folds: Sequence[_Fold]) -> list[_Fold]:
+    """Scores of the members and of the others of each fold, by an attacker who knows those of the other folds."""
+    from sklearn.linear_model import LogisticRegression
+
+    found = []
+    for held, (members, others) in enumerate(folds):
+        known = [fold for number, fold in enumerate(folds) if number != held]
+        inside, outside = (np.concatenate(rows) for rows in zip(*known, strict=True))
+        rows, labels = np.concatenate([inside, outside]), np.repeat([1, 0], [len(inside), len(outside)])
+        attacker = LogisticRegression(max_iter=1000).fit(features[rows], labels)
+        found.append((attacker.decision_function(features[members]), attacker.decision_function(features[others])))
+    return found
+
+
+def _mean_auc(answers: Sequence[_Fold]) -> float:
+    return float(np.mean([auc(members, others) for members, others in answers]))
 
 
 def model_scores(target: Target, x: Tensor, y: Tensor) -> Scores:
