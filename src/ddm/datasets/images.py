@@ -129,13 +129,13 @@ def _is_grey(image: Image) -> bool:
 def _decode(image: Image, form: Form, name: str) -> np.ndarray:
     """``(C, H, W)`` uint8."""
     _check_size(image, form, name)
-    image = _eight_bits(image).convert("L" if form.channels == 1 else "RGB")
+    image = eight_bits(image).convert("L" if form.channels == 1 else "RGB")
     if form.resize:
         image = image.resize((form.width, form.height))
     return np.asarray(image).reshape(form.height, form.width, form.channels).transpose(2, 0, 1)
 
 
-def _eight_bits(image: Image) -> Image:
+def eight_bits(image: Image) -> Image:
     """16-bit grey scaled to 8 bits, where Pillow's own conversion would turn all but the darkest white."""
     from PIL import Image
 
