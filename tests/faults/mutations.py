@@ -4,6 +4,7 @@ import copy
 import gzip
 import io
 import json
+import math
 import struct
 import zipfile
 import zlib
@@ -100,14 +101,16 @@ def changed_json(content: bytes, random: Random) -> bytes:
 
 
 def changed_safetensors(content: bytes, random: Random) -> bytes:
-    """The header's values, our own metadata inside it, the values, or any bytes."""
+    """The header's values, our own metadata inside it, which tensor is which, the values, or any bytes."""
     how = random.random()
-    if how < 0.3:
+    if how < 0.25:
         return changed_bytes(content, random)
     length = int.from_bytes(content[:8], "little")
     header, body = json.loads(content[8 : 8 + length]), content[8 + length :]
-    if how < 0.55:
+    if how < 0.45:
         header = changed_value(header, random)
+    elif how < 0.65:
+        _change_tensors(header, random)
     elif how < 0.9:
         metadata = json.loads(header["__metadata__"]["ddm"])
         header["__metadata__"]["ddm"] = json.dumps(changed_value(metadata, random))
@@ -116,6 +119,20 @@ def changed_safetensors(content: bytes, random: Random) -> bytes:
         body = changed + body[len(changed) :] if random.random() < 0.8 else changed
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + body
+
+
+def _change_tensors(header: dict[str, Any], random: Random) -> None:
+    """Two tensors change places, or one has another shape or type, in a file that stays valid."""
+    names = [name for name in header if name != "__metadata__"]
+    one, other = random.choice(names), random.choice(names)
+    shape, kind = header[one]["shape"], header[one]["dtype"]
+    how = random.randrange(3)
+    if how == 0:
+        header[one], header[other] = header[other], header[one]
+    elif how == 1:
+        header[one]["shape"] = random.choice(([math.prod(shape)], [1, *shape], [*shape, 1], shape[::-1]))
+    else:
+        header[one]["dtype"] = {"F32": "I32", "I64": "F64"}.get(kind, kind)
 
 
 def changed_npz(content: bytes, random: Random) -> bytes:
