@@ -11,6 +11,8 @@ import zlib
 from random import Random
 from typing import Any
 
+from ddm.files import sealed
+
 INTEGERS = (0, 1, -1, 2**7, 2**8 - 1, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**53, 2**60, 2**63 - 1, 2**64 - 1)
 
 VALUES = (
@@ -98,6 +100,18 @@ def changed_json(content: bytes, random: Random) -> bytes:
     if random.random() < 0.4:
         return changed_bytes(content, random)
     return json.dumps(changed_value(json.loads(content), random)).encode()
+
+
+def changed_sealed(content: bytes, random: Random) -> bytes:
+    """JSON with a checksum, which is made right again half of the time."""
+    changed = changed_json(content, random)
+    if random.random() < 0.5:
+        return changed
+    try:
+        table = json.loads(changed)
+        return json.dumps(sealed({key: table[key] for key in table if key != "checksum"})).encode()
+    except (ValueError, TypeError, KeyError, RecursionError):  # no JSON any more, or no table
+        return changed
 
 
 def changed_safetensors(content: bytes, random: Random) -> bytes:

@@ -112,7 +112,7 @@ def _readers(run: Path) -> dict[str, Reader]:
         "manifest": Reader(
             "manifest.json",
             files("manifest.json"),
-            mutations.changed_json,
+            mutations.changed_sealed,
             lambda path: store.read_manifest(path.parent),
         ),
         "json": Reader("file.json", files("summary.json"), mutations.changed_json, read_table),
