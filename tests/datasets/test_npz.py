@@ -257,12 +257,6 @@ def test_each_sample_takes_memory_of_its_own(tmp_path, monkeypatch):
         load(saved(tmp_path, x=pixels(1000, 1, 1), y=np.arange(1000) % 2))
 
 
-def test_what_is_not_used_is_not_read(tmp_path):
-    arrays = {"x_train": pixels(10, 4, 4), "y_train": np.arange(10) % 2}
-    path = saved(tmp_path, **arrays, images=np.full(3, "unused"))
-    assert load(path).classes == ("0", "1")
-
-
 @pytest.mark.parametrize("kind", [np.uint8, "U6"])
 def test_classes_too_many_to_be_true_are_refused(tmp_path, kind):
     x, many = pixels(10, 4, 4), np.arange(MAX_CLASSES + 1)

