@@ -1,6 +1,8 @@
 """What many tests share: a small dataset, a small target trained on it, its datamodel, and how bad input is refused."""
 
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 import warnings
@@ -15,8 +17,8 @@ import ddm
 from ddm import cli
 
 # Hugging Face stays off the network and out of the user's cache: both are decided when it is imported.
-os.environ.setdefault("HF_HOME", tempfile.mkdtemp(prefix="ddm-hf-"))
-os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
+os.environ.update(HF_HOME=tempfile.mkdtemp(prefix="ddm-hf-"), HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
+atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
 torch.set_num_threads(1)
 

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import pickle
-import resource
 import shutil
 import struct
 import zipfile
@@ -13,6 +12,7 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import peak
 import pytest
 import torch
 from answers import refuses
@@ -52,9 +52,9 @@ def run(finished, tmp_path):
 @pytest.fixture
 def frugal():
     """The test takes little memory."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak.forget()
     yield
-    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < FEW
+    assert peak.most() - before < FEW
 
 
 def rewritten(path, change=None, **metadata):
@@ -93,6 +93,20 @@ def npz_of(folder, shape, kind, content, key="x"):
     with zipfile.ZipFile(folder / "data.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(f"{key}.npy", header.getvalue() + content)
     return (f"npz:{folder / 'data.npz'}",)
+
+
+def npz_with_many(folder, key):
+    arrays = {"x": np.arange(48, dtype=np.uint8).reshape(3, 4, 4), "y": np.arange(3)}
+    np.savez_compressed(folder / "data.npz", **(arrays | {key: np.zeros(50_000_000, np.uint8)}))
+    return (f"npz:{folder / 'data.npz'}",)
+
+
+def npz_of_many_classes(folder):
+    return npz_with_many(folder, "classes")
+
+
+def npz_of_many_labels(folder):
+    return npz_with_many(folder, "y")
 
 
 def npz_that_declares_more(folder):
@@ -160,6 +174,31 @@ def pickle_that_runs(folder):
     return "cifar10", "--root", folder
 
 
+def cifar_of(folder, instructions):
+    (folder / "data_batch_1").write_bytes(b"\x80\x02" + instructions + b".")
+    (folder / "test_batch").write_bytes(b"")
+    return "cifar10", "--root", folder
+
+
+def pickle_that_copies(folder):
+    """A string of a megabyte, encoded a thousand times."""
+    string = b"X" + struct.pack("<I", 2**20) + b"a" * 2**20 + b"q\x01" + b"X\x06\x00\x00\x00latin1q\x02"
+    return cifar_of(folder, b"](c_codecs\nencode\nq\x00" + string + b"h\x00h\x01h\x02\x86R" * 1000 + b"e")
+
+
+def pickle_that_doubles(folder):
+    """A key of 2⁶⁰ parts, each of which would be looked at."""
+    return cifar_of(folder, b"}K\x00q\x00" + b"h\x00h\x00\x86q\x00" * 60 + b"K\x00s")
+
+
+def pickle_that_copies_the_topmost(folder):
+    return cifar_of(folder, b"}K\x00" + b"2\x86" * 60 + b"K\x00s")
+
+
+def pickle_nested_deeply(folder):
+    return cifar_of(folder, b"}K\x00" + b"\x85" * 2**20 + b"K\x00s")
+
+
 def pipe_as_an_image(folder):
     (folder / "cat").mkdir()
     os.mkfifo(folder / "cat" / "0.png")
@@ -169,6 +208,12 @@ def pipe_as_an_image(folder):
 def pipe_as_arrays(folder):
     os.mkfifo(folder / "data.npz")
     return (f"npz:{folder / 'data.npz'}",)
+
+
+def image_that_links_to_itself(folder):
+    (folder / "cat").mkdir()
+    (folder / "cat" / "0.png").symlink_to(folder / "cat" / "0.png")
+    return (f"folder:{folder}",)
 
 
 def link_to_an_image(folder):
@@ -204,8 +249,10 @@ def class_that_cannot_be_printed(folder):
 
 HOSTILE = (
     *(gigantic_idx, gzip_bomb, npz_that_declares_more, npz_of_nothing_a_trillion_times, npz_bomb),
-    *(image_bomb, many_large_images, program_as_an_image, pickle_that_runs, pipe_as_an_image, pipe_as_arrays),
-    *(link_to_an_image, class_that_climbs_out, class_that_cannot_be_printed),
+    *(npz_of_many_classes, npz_of_many_labels, image_bomb, many_large_images, program_as_an_image, pickle_that_runs),
+    *(pickle_that_copies, pickle_that_doubles, pickle_that_copies_the_topmost, pickle_nested_deeply),
+    *(pipe_as_an_image, pipe_as_arrays, image_that_links_to_itself, link_to_an_image, class_that_climbs_out),
+    class_that_cannot_be_printed,
 )
 
 
@@ -231,6 +278,27 @@ def test_what_a_machine_holds_is_what_is_asked(monkeypatch, refused):
     memory.check_room(100, "it", "choose less")
     with refused("it would take", "choose less"):
         memory.check_room(101, "it", "choose less")
+
+
+def limited(root, groups, **limits):
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(groups)
+    for place, limit in limits.items():
+        path = root / "sys/fs/cgroup" / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{limit}\n")
+    return sorted(memory.limits(root))
+
+
+def test_a_machine_holds_what_its_control_groups_allow(tmp_path):
+    assert limited(tmp_path / "none", "0::/\n") == []
+    second = {"memory.max": "max", "a/memory.max": 300, "a/b/memory.max": 400, "c/memory.max": 7}
+    assert limited(tmp_path / "second", "0::/a/b\n", **second) == [300, 400]
+    first = {"memory/memory.limit_in_bytes": 500, "memory/a/memory.limit_in_bytes": 200, "cpu/a/memory.max": 7}
+    groups = "5:cpu:/a\n4:hugetlb,memory:/a/hidden\n0::/\n"
+    assert limited(tmp_path / "first", groups, **first) == [200, 500]
+    assert list(memory.limits(tmp_path / "elsewhere")) == []
+    assert 0 < 2 * memory.room() <= min([2**63, *memory.limits()])
 
 
 # --- JSON ---

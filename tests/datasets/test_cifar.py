@@ -11,6 +11,7 @@ from published_files import (
     write_cifar100,
 )
 
+from ddm import memory
 from ddm.datasets import load
 
 
@@ -102,10 +103,10 @@ def test_missing_files_are_named(tmp_path):
         ({"labels": [10**30] * 30}, "whole numbers"),
         ({"labels": [0] * 29}, "labels"),
         ({"labels": ["cat"] * 30}, "labels"),
-        ({"labels": [[0]] * 30}, "labels"),
+        ({"labels": [[0] for _ in range(30)]}, "labels"),
         ({"labels": None}, "labels"),
         ({"data": None}, "3072 bytes"),
-        ({"data": [[0] * 3072] * 30}, "3072 bytes"),
+        ({"data": [[0] * 3072 for _ in range(30)]}, "3072 bytes"),
         ({"data": np.zeros((30, 3071), np.uint8)}, "3072 bytes"),
         ({"data": np.zeros((30, 3072), np.float32)}, "uint8"),
         ({"data": np.zeros((30, 3, 1024), np.uint8)}, "cannot be read"),
@@ -136,3 +137,13 @@ def test_wrong_class_names_are_refused(tmp_path, names):
     (tmp_path / "batches.meta").write_bytes(python3_pickle({"label_names": names}, 4))
     with refused("batches.meta", "10 names"):
         load("cifar10", tmp_path)
+
+
+def test_memory_is_asked_for_all_files_at_once(tmp_path, monkeypatch):
+    write_cifar10(tmp_path, batches=(1, 2, 3), count=60)
+    monkeypatch.setattr(memory, "room", lambda: 120 * 3072)
+    with refused("memory", str(tmp_path)):
+        load("cifar10", tmp_path)
+    (tmp_path / "data_batch_2").unlink()
+    (tmp_path / "data_batch_3").unlink()
+    assert len(load("cifar10", tmp_path, validation=0).train) == 60

@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 from published_files import pixels, refused, write_image
 
+from ddm import memory
 from ddm.datasets import load
 
 
@@ -156,3 +157,20 @@ def test_loading_twice_gives_the_same(tmp_path):
     one, two = (load(f"folder:{tmp_path}", limit=6) for _ in range(2))
     assert one.train.fingerprint() == two.train.fingerprint()
     assert torch.equal(one.test.origin, two.test.origin)
+
+
+def test_memory_is_asked_for_all_splits_at_once(tmp_path, monkeypatch):
+    write_classes(tmp_path / "train", 10, shape=(20, 20))
+    monkeypatch.setattr(memory, "room", lambda: 15_000)
+    assert load(f"folder:{tmp_path}").train.shape == (1, 20, 20)
+    write_classes(tmp_path / "test", 10, shape=(20, 20))
+    with refused("folder", "memory", "--limit"):
+        load(f"folder:{tmp_path}")
+    assert len(load(f"folder:{tmp_path}", limit=8).train) == 8
+
+
+def test_an_image_that_links_to_itself_is_refused(tmp_path):
+    write_classes(tmp_path)
+    (tmp_path / "cat" / "9.png").symlink_to(tmp_path / "cat" / "9.png")
+    with refused(str(tmp_path / "cat" / "9.png"), "link"):
+        load(f"folder:{tmp_path}")

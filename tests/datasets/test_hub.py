@@ -139,13 +139,14 @@ def test_without_the_extra_it_is_asked_for(monkeypatch):
         load("hf:mnist")
 
 
-@pytest.mark.parametrize("row", [None, "outside"])
+@pytest.mark.parametrize("row", [None, "secret.png", "set/circle.png"])
 def test_a_table_cannot_choose_files_of_others_to_read(tmp_path, row):
     write_image(tmp_path / "secret.png", pixels(6, 5))
     rows = {"image": [png(pixels(6, 5, seed=index)) for index in range(9)], "label": [index % 3 for index in range(9)]}
-    rows["image"][4] = row and {"bytes": None, "path": str(tmp_path / "secret.png")}
+    rows["image"][4] = row and {"bytes": None, "path": str(tmp_path / row)}
     path = tmp_path / "set" / "data" / "train-00000-of-00001.parquet"
     path.parent.mkdir(parents=True)
+    (tmp_path / "set" / "circle.png").symlink_to(tmp_path / "set" / "circle.png")
     plain = hub.Features(
         {"image": {"bytes": hub.Value("binary"), "path": hub.Value("string")}, "label": hub.Value("int64")}
     )

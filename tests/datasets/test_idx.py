@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_files import idx, pixels, refused, write_mnist
 
+from ddm import memory
 from ddm.datasets import load
 from ddm.datasets.idx import read_idx
 from ddm.errors import InputError
@@ -151,3 +152,12 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory, content, header, zipped
     except InputError:
         return
     assert idx(values) == content
+
+
+def test_memory_is_asked_for_all_splits_at_once(tmp_path, monkeypatch):
+    write_mnist(tmp_path, train=40, test=40)
+    monkeypatch.setattr(memory, "room", lambda: 60 * 28 * 28)
+    with refused("mnist", "memory", "download it again"):
+        load("mnist", tmp_path)
+    write_mnist(tmp_path, train=20, test=20)
+    assert len(load("mnist", tmp_path).test) == 20

@@ -1,7 +1,9 @@
+import numpy as np
 import pytest
 from published_files import refused
 
 from ddm.datasets.labels import number
+from ddm.datasets.samples import MAX_CLASSES
 
 
 def test_all_splits_share_the_classes():
@@ -27,3 +29,8 @@ def test_numbers_must_be_positions_in_the_classes(labels):
 def test_one_number_or_string_a_sample(labels):
     with refused("data", "labels"):
         number({"train": labels}, None, "data")
+
+
+def test_more_different_strings_than_classes_can_be_are_refused():
+    with refused("data", "different labels"):
+        number({"train": np.arange(MAX_CLASSES + 1).astype(str)}, None, "data")

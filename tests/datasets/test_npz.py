@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_files import Run, pixels, refused
 
+from ddm import memory
 from ddm.datasets import load
+from ddm.datasets.samples import MAX_CLASSES
 from ddm.errors import InputError
 
 
@@ -159,7 +161,7 @@ def test_numbers_in_one_split_and_strings_in_another_are_refused(tmp_path):
         (np.arange(20.0), "shape (20,)"),
         (np.zeros((20, 1, 1, 1, 1)), "shape"),
         (np.zeros((20, 0, 4)), "at least one input"),
-        (np.zeros((0, 4, 4)), "at least one input"),
+        (np.zeros((0, 4, 4)), "0 inputs"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
@@ -239,3 +241,24 @@ def test_damaged_files_are_read_or_refused(tmp_path_factory, content, at, byte, 
     except InputError:
         return
     assert len(data.train) + len(data.validation) + len(data.test) == 8
+
+
+def test_what_inputs_become_is_what_memory_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "room", lambda: 30_000)
+    values, labels = pixels(100, 50), np.arange(100) % 2
+    assert load(saved(tmp_path, x=values[..., None], y=labels)).train.raw.dtype == torch.uint8
+    with refused("memory", "data.npz"):
+        load(saved(tmp_path, x=values, y=labels))
+
+
+def test_each_sample_takes_memory_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "room", lambda: 100_000)
+    with refused("memory", "data.npz"):
+        load(saved(tmp_path, x=pixels(1000, 1, 1), y=np.arange(1000) % 2))
+
+
+@pytest.mark.parametrize("kind", [np.uint8, "U6"])
+def test_classes_too_many_to_be_true_are_refused(tmp_path, kind):
+    x, many = pixels(10, 4, 4), np.arange(MAX_CLASSES + 1)
+    with refused("data.npz", "100,001 classes"):
+        load(saved(tmp_path, x=x, y=np.arange(10) % 2, classes=many.astype(kind)))

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_files import Run, cifar_batch, python2_pickle, refused
 
+from ddm import memory
 from ddm.datasets.pickles import _STAND_INS, read_pickle
 from ddm.errors import InputError
 
@@ -197,3 +198,27 @@ def test_damaged_pickles_are_read_or_refused(tmp_path_factory, at, byte, insert)
     content = BATCH[:at] + bytes([byte]) + BATCH[at + (not insert) :]
     with contextlib.suppress(InputError):
         assert isinstance(read(tmp_path_factory.mktemp("pickle"), content), dict)
+
+
+def test_many_instructions_in_a_small_file_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "room", lambda: 1_000_000)
+    with refused("data_batch_1", "memory"):
+        read(tmp_path, b"\x80\x04](" + b"\x8f" * 10_000 + b"e.")
+    with refused("dictionary"):
+        read(tmp_path, b"\x80\x04](" + b"\x8f" * 1000 + b"e.")
+
+
+def test_a_file_is_not_read_where_there_is_no_room_for_it(tmp_path):
+    with (tmp_path / "batch").open("wb") as file:
+        file.truncate(2**42)  # takes no room on disk
+    with refused("batch", "memory"):
+        read_pickle(tmp_path / "batch")
+
+
+def test_strings_and_names_may_be_used_again_but_nothing_that_holds_others(tmp_path):
+    shared = "a" * 9
+    content = pickle.dumps({"names": [shared, shared, shared.encode()], "deep": [[[(1, 2)]]]}, protocol=2)
+    assert read(tmp_path, content)["names"] == [shared, shared, shared.encode()]
+    for inner in ([1], (1, [2]), {"a": 1}):
+        with refused("pickle instruction"):
+            read(tmp_path, pickle.dumps({"names": [inner, inner]}, protocol=2))

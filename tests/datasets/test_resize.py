@@ -6,6 +6,7 @@ import torch
 from published_files import pixels, refused, write_mnist
 
 import ddm.run
+from ddm import memory
 from ddm.datasets import Samples, load
 from ddm.files import read_json
 
@@ -89,3 +90,10 @@ def test_the_size_of_a_run_is_kept_in_its_config(tmp_path):
     assert datamodel.data == load("digits", limit=40, size=4).train.fingerprint()
     with refused("size", "4 there, 6 now"):
         ddm.run.fit(ddm.run.Config(**{**config.__dict__, "size": 6}), tmp_path / "run")
+
+
+def test_memory_is_asked_for_the_size_that_images_will_have(monkeypatch):
+    monkeypatch.setattr(memory, "room", lambda: 100_000)
+    assert load("digits", limit=60, size=16).train.shape == (1, 16, 16)
+    with refused("digits", "memory", "--size"):
+        load("digits", limit=60, size=64)

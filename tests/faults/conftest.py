@@ -1,12 +1,22 @@
 """Faults on purpose: kills, full disks, hostile files, many users. ``make test-faults`` runs them and counts."""
 
+import resource
+import signal
+import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import pytest
 from _pytest.terminal import TerminalReporter
+from fuzzing import Hang
+
+import ddm
+from ddm import store
+from ddm.audit import Audit
+from ddm.run import Config
 
 Attempt = Callable[..., AbstractContextManager[None]]
 
@@ -36,6 +46,57 @@ def attempt(record_property: Callable[[str, object], None]) -> Iterator[Attempt]
         record_property(kind, [count, failed[kind]])
     if errors:
         pytest.fail(f"{len(errors)} of {tried.total()} failed:\n" + "\n".join(errors[:_SHOWN]), pytrace=False)
+
+
+@pytest.fixture
+def stopped() -> Iterator[None]:
+    """An input that hangs is interrupted, and gets no more memory than a small machine has."""
+
+    def hang(*_: object) -> None:
+        raise Hang("it hangs")
+
+    before, limits = signal.signal(signal.SIGALRM, hang), resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (_mapped() + 4 * 2**30, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, limits)
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def _mapped() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder in memory, where there is one."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="ddm-fuzz-", dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> ddm.Data:
+    return ddm.datasets.load("digits", limit=24)
+
+
+@pytest.fixture(scope="module")
+def tiny_run(tiny, tmp_path_factory) -> Path:
+    """A run of a network of a hundred parameters."""
+    run = tmp_path_factory.mktemp("run")
+    config = Config(
+        limit=24,
+        options={"width": 2, "depth": 1, "pooling": "max"},
+        recipe=ddm.Recipe(epochs=1, batch_size=24, momentum=0.5),
+        clusters=1,
+        settings=ddm.Settings(curvature=8, bank=2),
+    )
+    ddm.run.fit(config, run, "serial")
+    figures = {
+        name: {"value": 0.5, "low": 0.1, "high": 0.9, "retrain": 0.8, "ceiling": None} for name in ddm.fidelity.FIGURES
+    }
+    store.save_audit(Audit({"same run": figures}, 1.0, ("0", "1"), 2, 2, (3, 4), 6, 0.1), run)
+    return run
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:

@@ -4,11 +4,14 @@ import copy
 import gzip
 import io
 import json
+import math
 import struct
 import zipfile
 import zlib
 from random import Random
 from typing import Any
+
+from ddm.files import sealed
 
 INTEGERS = (0, 1, -1, 2**7, 2**8 - 1, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**53, 2**60, 2**63 - 1, 2**64 - 1)
 
@@ -99,15 +102,29 @@ def changed_json(content: bytes, random: Random) -> bytes:
     return json.dumps(changed_value(json.loads(content), random)).encode()
 
 
+def changed_sealed(content: bytes, random: Random) -> bytes:
+    """JSON with a checksum, which is made right again half of the time."""
+    changed = changed_json(content, random)
+    if random.random() < 0.5:
+        return changed
+    try:
+        table = json.loads(changed)
+        return json.dumps(sealed({key: table[key] for key in table if key != "checksum"})).encode()
+    except (ValueError, TypeError, KeyError, RecursionError):  # no JSON any more, or no table
+        return changed
+
+
 def changed_safetensors(content: bytes, random: Random) -> bytes:
-    """The header's values, our own metadata inside it, the values, or any bytes."""
+    """The header's values, our own metadata inside it, which tensor is which, the values, or any bytes."""
     how = random.random()
-    if how < 0.3:
+    if how < 0.25:
         return changed_bytes(content, random)
     length = int.from_bytes(content[:8], "little")
     header, body = json.loads(content[8 : 8 + length]), content[8 + length :]
-    if how < 0.55:
+    if how < 0.45:
         header = changed_value(header, random)
+    elif how < 0.65:
+        _change_tensors(header, random)
     elif how < 0.9:
         metadata = json.loads(header["__metadata__"]["ddm"])
         header["__metadata__"]["ddm"] = json.dumps(changed_value(metadata, random))
@@ -116,6 +133,20 @@ def changed_safetensors(content: bytes, random: Random) -> bytes:
         body = changed + body[len(changed) :] if random.random() < 0.8 else changed
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + body
+
+
+def _change_tensors(header: dict[str, Any], random: Random) -> None:
+    """Two tensors change places, or one has another shape or type, in a file that stays valid."""
+    names = [name for name in header if name != "__metadata__"]
+    one, other = random.choice(names), random.choice(names)
+    shape, kind = header[one]["shape"], header[one]["dtype"]
+    how = random.randrange(3)
+    if how == 0:
+        header[one], header[other] = header[other], header[one]
+    elif how == 1:
+        header[one]["shape"] = random.choice(([math.prod(shape)], [1, *shape], [*shape, 1], shape[::-1]))
+    else:
+        header[one]["dtype"] = {"F32": "I32", "I64": "F64"}.get(kind, kind)
 
 
 def changed_npz(content: bytes, random: Random) -> bytes:

@@ -20,6 +20,7 @@ from ddm.datasets.places import Root, file_in, folder_with
 from ddm.datasets.published import Published
 from ddm.datasets.samples import Samples
 from ddm.errors import InputError
+from ddm.memory import check_room
 
 PIXELS = 3 * 32 * 32
 
@@ -31,6 +32,7 @@ def cifar10(root: Root) -> Published:
     classes = _class_names(folder / "batches.meta", "label_names", 10)
     train = [folder / batch for batch in batches if (folder / batch).is_file()]
     test = file_in("cifar10", folder, ["test_batch"])
+    _check_room([*train, test], folder)
     return Published(
         _samples("cifar10", "train", train, "labels", classes),
         test=_samples("cifar10", "test", [test], "labels", classes),
@@ -42,10 +44,15 @@ def cifar100(root: Root) -> Published:
     folder = folder_with("cifar100", root, ["cifar-100-python"], ["train"])
     classes = _class_names(folder / "meta", "fine_label_names", 100)
     train, test = file_in("cifar100", folder, ["train"]), file_in("cifar100", folder, ["test"])
+    _check_room([train, test], folder)
     return Published(
         _samples("cifar100", "train", [train], "fine_labels", classes),
         test=_samples("cifar100", "test", [test], "fine_labels", classes),
     )
+
+
+def _check_room(paths: Sequence[Path], folder: Path) -> None:
+    check_room(sum(path.stat().st_size for path in paths), f"what is in '{folder}'", "download it again")
 
 
 def _samples(name: str, use: str, paths: Sequence[Path], labels_key: str, classes: Sequence[str]) -> Samples:

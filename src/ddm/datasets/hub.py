@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from ddm.datasets.images import Images, survey
 from ddm.datasets.labels import number
-from ddm.datasets.places import reason
+from ddm.datasets.places import leads_out, reason
 from ddm.datasets.published import Published
 from ddm.errors import InputError
 
@@ -106,4 +106,4 @@ class _Column:
 
         caches = (config.HF_CACHE_HOME, config.HF_DATASETS_CACHE, constants.HF_HUB_CACHE)
         homes = [Path(home).resolve() for home in (self.what.removeprefix("hf:"), *caches)]
-        return any(path.resolve().is_relative_to(home) for home in homes)
+        return not all(leads_out(path, home) for home in homes)

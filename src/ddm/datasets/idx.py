@@ -11,14 +11,16 @@ import gzip
 import math
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import numpy as np
 
 from ddm.datasets.places import Root, file_in, folder_with, reason
 from ddm.datasets.published import Published
-from ddm.datasets.samples import Samples
+from ddm.datasets.samples import PER_SAMPLE, Samples
 from ddm.errors import InputError
 from ddm.memory import check_room
 
@@ -51,12 +53,18 @@ def fashion_mnist(root: Root) -> Published:
 def _read(name: str, root: Root, published: Sequence[str], classes: Sequence[str]) -> Published:
     folder = folder_with(name, root, published, _spellings("train-images", 3))
 
-    def split(prefix: str, use: str) -> Samples:
-        images = read_idx(file_in(name, folder, _spellings(f"{prefix}-images", 3)), 3)
-        labels = read_idx(file_in(name, folder, _spellings(f"{prefix}-labels", 1)), 1)
-        return Samples.make(images[:, None], labels, classes, what=f"{name} {use}")
+    def files(prefix: str) -> tuple[Path, Path]:
+        stems = (f"{prefix}-images", 3), (f"{prefix}-labels", 1)
+        images, labels = (file_in(name, folder, _spellings(stem, dims)) for stem, dims in stems)
+        return images, labels
 
-    return Published(split("train", "train"), test=split("t10k", "test"))
+    def split(images: Path, labels: Path, use: str) -> Samples:
+        return Samples.make(read_idx(images, 3)[:, None], read_idx(labels, 1), classes, what=f"{name} {use}")
+
+    train, test = files("train"), files("t10k")
+    needed = sum(_size(images, 3) + PER_SAMPLE * _size(labels, 1) for images, labels in (train, test))
+    check_room(needed, f"{name} in '{folder}'", "download it again")
+    return Published(split(*train, "train"), test=split(*test, "test"))
 
 
 def _spellings(stem: str, dims: int) -> list[str]:
@@ -65,21 +73,34 @@ def _spellings(stem: str, dims: int) -> list[str]:
 
 def read_idx(path: Path, dims: int) -> np.ndarray:
     """The uint8 values of an idx file with this many dimensions."""
-    zipped = path.suffix == ".gz"
-    try:
-        with gzip.open(path) if zipped else path.open("rb") as file:
-            shape = _shape(file.read(4 + 4 * dims), dims, path)
-            size = math.prod(shape)
-            # Refused before memory is asked for; one byte more than declared shows if the file goes on.
-            possible = path.stat().st_size * (GZIP_RATIO if zipped else 1)
-            check_room(min(size, possible), f"'{path}'", "download it again")
-            values = file.read(size + 1) if size <= possible else b""
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"'{path}' cannot be read ({reason(error)}): download it again.") from None
+    with _opened(path) as file:
+        shape = _shape(file.read(4 + 4 * dims), dims, path)
+        size = math.prod(shape)
+        # One byte more than declared shows if the file goes on.
+        values = file.read(size + 1) if size <= _possible(path) else b""
     if len(values) != size:
         length = "more" if len(values) > size else "fewer"
         raise InputError(f"'{path}' declares {size} values but holds {length}: download it again.")
     return np.frombuffer(values, np.uint8).reshape(shape).copy()
+
+
+def _size(path: Path, dims: int) -> int:
+    """Bytes of memory that a file can need: as many as it declares, if it can hold them."""
+    with _opened(path) as file:
+        return min(math.prod(_shape(file.read(4 + 4 * dims), dims, path)), _possible(path))
+
+
+def _possible(path: Path) -> int:
+    return path.stat().st_size * (GZIP_RATIO if path.suffix == ".gz" else 1)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield cast(BinaryIO, file)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"'{path}' cannot be read ({reason(error)}): download it again.") from None
 
 
 def _shape(header: bytes, dims: int, path: Path) -> tuple[int, ...]:

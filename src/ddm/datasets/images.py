@@ -5,7 +5,6 @@ So a limit of 1,000 on a folder of 100,000 images decodes 1,000. Headers are che
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,9 +16,8 @@ import torch
 from torch import Tensor
 
 from ddm.datasets.places import reason
-from ddm.datasets.samples import Samples
+from ddm.datasets.samples import PER_SAMPLE, Samples
 from ddm.errors import InputError
-from ddm.memory import check_room
 from ddm.progress import bar
 
 if TYPE_CHECKING:
@@ -65,9 +63,7 @@ class Images:
 
     def __getitem__(self, rows: np.ndarray, /) -> Samples:
         """Decoded samples of these rows ``(m,)``."""
-        shape = (len(rows), self.form.channels, self.form.height, self.form.width)
-        check_room(math.prod(shape), f"{self.what}, decoded,", "pass --size or --limit")
-        raw = np.empty(shape, np.uint8)
+        raw = np.empty((len(rows), self.form.channels, self.form.height, self.form.width), np.uint8)
         with bar(f"reading {self.what}", len(rows)) as advance:
             for position, row in enumerate(rows.tolist()):
                 with _opened(self.sources, row, self.what) as (image, name):
@@ -75,6 +71,10 @@ class Images:
                 advance(1)
         samples = Samples.make(raw, self.labels[rows], self.classes, what=self.what)
         return replace(samples, origin=torch.from_numpy(rows))
+
+    def sample_bytes(self, _: int | None) -> int:
+        """Bytes of memory for each decoded sample; the form has its size."""
+        return PER_SAMPLE + self.form.channels * self.form.height * self.form.width
 
 
 def survey(splits: Sequence[tuple[str, Sources]], size: int | None) -> Form:
@@ -129,13 +129,13 @@ def _is_grey(image: Image) -> bool:
 def _decode(image: Image, form: Form, name: str) -> np.ndarray:
     """``(C, H, W)`` uint8."""
     _check_size(image, form, name)
-    image = _eight_bits(image).convert("L" if form.channels == 1 else "RGB")
+    image = eight_bits(image).convert("L" if form.channels == 1 else "RGB")
     if form.resize:
         image = image.resize((form.width, form.height))
     return np.asarray(image).reshape(form.height, form.width, form.channels).transpose(2, 0, 1)
 
 
-def _eight_bits(image: Image) -> Image:
+def eight_bits(image: Image) -> Image:
     """16-bit grey scaled to 8 bits, where Pillow's own conversion would turn all but the darkest white."""
     from PIL import Image
 

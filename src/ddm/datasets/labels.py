@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddm.datasets.samples import numbered
+from ddm.datasets.samples import MAX_CLASSES, numbered
 from ddm.errors import InputError
 
 
@@ -47,7 +47,10 @@ def _column(values: Any, what: str) -> np.ndarray:
 def _from_strings(
     arrays: Mapping[str, np.ndarray], classes: Sequence[str] | None, what: str
 ) -> tuple[tuple[str, ...], dict[str, Tensor]]:
-    found = sorted({str(label) for array in arrays.values() for label in np.unique(array)})
+    kinds = [np.unique(array) for array in arrays.values()]
+    if max(map(len, kinds)) > MAX_CLASSES:
+        raise InputError(f"{what} has more than {MAX_CLASSES:,} different labels: give fewer classes.")
+    found = sorted({str(label) for labels in kinds for label in labels})
     position = {label: index for index, label in enumerate(found if classes is None else classes)}
     if unknown := [label for label in found if label not in position]:
         raise InputError(f"{what} has the label '{unknown[0]}', which is not among its classes: add it.")

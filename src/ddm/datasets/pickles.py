@@ -2,7 +2,8 @@
 
 Such a file is a dictionary of strings, numbers, lists and one uint8 matrix. A pickle builds a matrix by
 calling numpy; here those calls reach stand-ins that only keep the bytes and the shape. Every other name is
-refused, in ``find_class``, before it is looked up.
+refused, in ``find_class``, before it is looked up. Nor does a small file make something large: only what
+holds nothing else may be used again, so that what is made is a tree of at most as many parts as instructions.
 
 Files written by Python 2 have byte strings where those re-written by Python 3 have text; both come out as
 text.
@@ -20,21 +21,28 @@ import numpy as np
 
 from ddm.datasets.places import reason
 from ddm.errors import InputError
+from ddm.files import size_of
+from ddm.memory import check_room
 
-# Extension codes may be cached past find_class, and nothing published has them, persistent ids or instances.
+# Extension codes may be cached past find_class, and nothing published has them, persistent ids, instances or doubles.
 REFUSED = {
-    *("EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID", "NEXT_BUFFER"),
-    *("INST", "OBJ", "NEWOBJ", "NEWOBJ_EX"),
+    *("EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID", "NEXT_BUFFER", "READONLY_BUFFER"),
+    *("INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "DUP"),
 }
+# Lists in lists, and so on: Python fails on a hundred thousand.
+HIGHEST = 10
+# The most that an instruction makes beside the bytes it carries: an empty matrix, with its place in lists and tables.
+MADE = 512
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
     """The dictionary in a pickle file, its matrices as ``(n, d)`` uint8."""
     try:
+        _check_room(size_of(path), path)
         content = path.read_bytes()
         _inspect(content, path)
         # "bytes": old strings, the matrix among them, are kept as they are instead of being decoded.
-        batch = _Unpickler(io.BytesIO(content), path).load()
+        batch = _Unpickler(content, path).load()
     except InputError:
         raise
     except Exception as error:  # a damaged pickle can raise almost anything
@@ -56,20 +64,67 @@ def text(value: str | bytes) -> str:
 
 def _inspect(content: bytes, path: Path) -> None:
     """Refuse, before anything is built, what no published file has."""
+    size, heights = len(content), _Heights()
     for position, (opcode, argument, _) in enumerate(pickletools.genops(content)):
-        # The unpickler makes a table as long as the highest number a value is put under.
-        too_high = opcode.name.endswith("PUT") and isinstance(argument, int) and argument > position
-        if opcode.name in REFUSED or too_high:
+        if opcode.name in REFUSED or not heights.follow(opcode, argument, position):
             raise InputError(
                 f"'{path}' uses the pickle instruction {opcode.name} as CIFAR's files never do; nothing was "
                 "run: download it again from its publisher."
             )
+        size += MADE + (4 * len(argument or "") if "UNICODE" in opcode.name else 0)
+        _check_room(size, path)
+
+
+class _Heights:
+    """How high each value is that an unpickler would hold: 0 if it holds nothing else, or one more than its highest."""
+
+    def __init__(self) -> None:
+        self._stack: list[int | None] = []  # None for a mark
+        self._kept: dict[int, int | None] = {}
+
+    def follow(self, opcode: pickletools.OpcodeInfo, argument: Any, position: int) -> bool:
+        """Do as an instruction says; False where no published file has it do so."""
+        if opcode.name == "MEMOIZE" or opcode.name.endswith("PUT"):
+            number = len(self._kept) if opcode.name == "MEMOIZE" else argument
+            self._kept[number] = self._stack[-1]
+            # The unpickler makes a table as long as the highest number a value is put under.
+            return bool(number <= position)
+        if opcode.name.endswith("GET"):
+            self._stack.append(0)
+            return self._kept.get(argument) == 0
+        taken = self._take(opcode)
+        for kind in opcode.stack_after:
+            self._stack.append(None if kind is pickletools.markobject else _height(opcode, kind, taken))
+        return not self._stack or (self._stack[-1] or 0) <= HIGHEST
+
+    def _take(self, opcode: pickletools.OpcodeInfo) -> list[int]:
+        """Heights of what an instruction takes, the lowest on the stack last."""
+        taken = []
+        for kind in reversed(opcode.stack_before):
+            while kind is pickletools.stackslice and self._stack[-1] is not None:
+                taken.append(self._stack.pop())
+            if kind is not pickletools.stackslice:
+                taken.append(self._stack.pop())
+        return [height for height in taken if height is not None]
+
+
+def _height(opcode: pickletools.OpcodeInfo, kind: pickletools.StackObject, taken: list[int]) -> int:
+    if kind.obtype not in (list, tuple, dict, set, frozenset):
+        return 0
+    # What grows was taken with its parts, and is not one of them.
+    grown = taken.pop() if kind in opcode.stack_before else 1
+    return max(grown, 1 + max(taken, default=0))
+
+
+def _check_room(size: int, path: Path) -> None:
+    check_room(size, f"'{path}'", "download it again")
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, path: Path) -> None:
-        super().__init__(file, encoding="bytes")
+    def __init__(self, content: bytes, path: Path) -> None:
+        super().__init__(io.BytesIO(content), encoding="bytes")
         self._path = path
+        self._left = len(content)
 
     def find_class(self, module: str, name: str) -> Any:
         stand_in = _STAND_INS.get((module.replace("numpy._core.", "numpy.core."), name))
@@ -79,7 +134,14 @@ class _Unpickler(pickle.Unpickler):
                 "download it again from its publisher."
             )
         # A new function each time: a pickle can set attributes on what it is given.
-        return lambda *arguments: stand_in(*arguments)
+        return lambda *arguments: self._counted(stand_in(*arguments))
+
+    def _counted(self, made: Any) -> Any:
+        """What a stand-in returned: bytes are no more in all than the file has, however often a string is encoded."""
+        self._left -= len(made) if isinstance(made, bytes) else 0
+        if self._left < 0:
+            raise InputError(f"'{self._path}' makes more bytes than it has: download it again from its publisher.")
+        return made
 
 
 class _Type:

@@ -30,11 +30,19 @@ def file_in(name: str, folder: Path, wanted: Sequence[str]) -> Path:
 
 def inside(path: Path, home: Path) -> Path:
     """``path``, unless it leads out of ``home`` by a link or is no ordinary file: pipes need not end."""
-    if not path.resolve().is_relative_to(home):
+    if leads_out(path, home):
         raise InputError(f"'{path}' is a link that leads out of '{home}': put the file itself there, or remove it.")
     if path.exists() and not path.is_file():
         raise InputError(f"'{path}' is not an ordinary file: remove it.")
     return path
+
+
+def leads_out(path: Path, home: Path) -> bool:
+    """Whether a path leads out of ``home`` by a link; links that lead in a circle do."""
+    try:
+        return not path.resolve().is_relative_to(home)
+    except (OSError, RuntimeError):
+        return True
 
 
 def missing(name: str, wanted: Sequence[str], folder: Path) -> InputError:

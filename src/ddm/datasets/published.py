@@ -16,6 +16,7 @@ from torch import Tensor
 from ddm.datasets.samples import Data, Samples
 from ddm.datasets.stratify import choose
 from ddm.errors import InputError
+from ddm.memory import check_room
 
 TEST_SHARE = 0.2
 
@@ -29,6 +30,9 @@ class Split(Protocol):
 
     def __getitem__(self, rows: np.ndarray, /) -> Samples:
         """Samples of these rows ``(m,)``, with the rows as their ``origin``."""
+
+    def sample_bytes(self, size: int | None, /) -> int:
+        """Bytes of memory for each sample, once images are ``size`` × ``size`` pixels."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,12 @@ def finish(
     if val is None and validation > 0:
         train, val = train.carve(validation, np.random.default_rng([seed, 0]), "validation")
 
-    def read(part: _Part) -> Samples:
-        samples = part.at_most(limit, np.random.default_rng([seed, 1])).read()
-        return samples if size is None else samples.resized(size)
-
-    training, testing = read(train), read(test)
+    parts = [part.at_most(limit, np.random.default_rng([seed, 1])) for part in (train, test, val) if part is not None]
+    needed = sum(len(part.rows) * part.split.sample_bytes(size) for part in parts)
+    check_room(needed, name, "pass --size or --limit")
+    training, testing, *validating = (part.read(size) for part in parts)
     total = len(published.train.labels)
-    return _normalised(name, training, testing if val is None else read(val), testing, total)
+    return _normalised(name, training, validating[0] if validating else testing, testing, total)
 
 
 def _normalised(name: str, train: Samples, validation: Samples, test: Samples, total: int) -> Data:
@@ -111,8 +114,9 @@ class _Part:
             return self
         return self._at(choose(self.labels, limit, random))
 
-    def read(self) -> Samples:
-        return self.split[self.rows]
+    def read(self, size: int | None) -> Samples:
+        samples = self.split[self.rows]
+        return samples if size is None else samples.resized(size)
 
     def _at(self, positions: np.ndarray) -> _Part:
         return _Part(self.split, self.rows[positions], self.what)

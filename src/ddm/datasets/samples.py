@@ -6,6 +6,7 @@ Images stay ``uint8`` in memory (a quarter of ``float32``); ``batch`` returns ``
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
@@ -20,6 +21,9 @@ from ddm.errors import InputError
 from ddm.fields import is_names
 
 MAX_CLASSES = 100_000
+
+PER_SAMPLE = 128
+"""Bytes of memory that a sample takes beside its input: label, origin, and its places while splits are chosen."""
 
 Index = slice | Sequence[int] | np.ndarray | Tensor
 
@@ -105,9 +109,18 @@ class Samples(Dataset[tuple[Tensor, int]]):
             raise InputError(f"inputs of shape {self.shape} are not images: leave out --size.")
         smaller = size <= min(self.shape[1:])
         how: dict[str, Any] = {"mode": "area"} if smaller else {"mode": "bilinear", "antialias": True}
-        parts = [F.interpolate(part.float(), (size, size), **how) for part in self.raw.split(1024)]
-        pixels = torch.cat(parts)
-        return replace(self, raw=pixels.round().to(torch.uint8) if self.raw.dtype == torch.uint8 else pixels)
+        pixels = self.raw.new_empty(len(self), self.shape[0], size, size)
+        step = max(1, 2**22 // (self.shape[0] * size * size))
+        for part, resized in zip(self.raw.split(step), pixels.split(step), strict=True):
+            values = F.interpolate(part.float(), (size, size), **how)
+            resized.copy_(values.round() if pixels.dtype == torch.uint8 else values)
+        return replace(self, raw=pixels)
+
+    def sample_bytes(self, size: int | None) -> int:
+        """Bytes of memory for each sample, once images are ``size`` × ``size`` pixels."""
+        resized = size is not None and self.raw.dim() == 4
+        shape = (self.shape[0], size or 0, size or 0) if resized else self.shape
+        return PER_SAMPLE + math.prod(shape) * self.raw.element_size()
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the stored values per channel, each ``(C,)``."""

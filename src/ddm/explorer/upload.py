@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ddm.datasets.images import eight_bits
 from ddm.datasets.samples import Samples
 from ddm.errors import InputError
 
@@ -44,22 +45,13 @@ def _opened(content: bytes) -> Image:
         with Image.open(io.BytesIO(content), formats=FORMATS) as file:
             if file.width * file.height > MOST_PIXELS:
                 raise Image.DecompressionBombError
-            return _on_white(_eight_bits(ImageOps.exif_transpose(file)))
+            return _on_white(eight_bits(ImageOps.exif_transpose(file)))
     except Image.DecompressionBombError:
         raise InputError(f"the picture has more than {MOST_PIXELS // 10**6} million pixels: make it smaller.") from None
     except UnidentifiedImageError:
         raise InputError(f"this file is not a picture that can be read: give {', '.join(FORMATS)}.") from None
     except Exception:  # Pillow's decoders raise many kinds on damaged files
         raise InputError("this picture is damaged and cannot be read: give another file.") from None
-
-
-def _eight_bits(picture: Image) -> Image:
-    """16-bit grey scaled to 8 bits, where Pillow's own conversion would turn all but the darkest white."""
-    from PIL import Image
-
-    if not picture.mode.startswith("I"):
-        return picture
-    return Image.fromarray((np.asarray(picture).astype(np.int64) // 257).clip(0, 255).astype(np.uint8))
 
 
 def _on_white(picture: Image) -> Image:
