@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from answers import refuses
+from manifests import change_manifest
 from PIL import Image
 
 import ddm
@@ -64,9 +65,8 @@ def rewritten(path, change=None, **metadata):
         change(tensors)
     write_tensors(path, tensors, read_metadata(path) | metadata)
     run = path.parent if path.parent.name != "trajectory" else path.parent.parent
-    facts = read_json(run / "manifest.json")
-    facts["files"] |= {name: ddm.files.hash_of(run / name) for name in facts["files"]}
-    write_json(run / "manifest.json", facts)
+    files = read_json(run / "manifest.json")["files"]
+    change_manifest(run, files={name: ddm.files.hash_of(run / name) for name in files})
 
 
 # --- absurd sizes and bombs in datasets ---
@@ -391,8 +391,7 @@ def test_a_training_that_counted_wrongly_is_not_gone_on_with(run, metadata, refu
 @pytest.mark.usefixtures("frugal")
 @pytest.mark.parametrize("change", [{"width": 20_000}, {"depth": 999}, {"classes": 2**20}, {"shape": [2**20] * 3}])
 def test_a_manifest_cannot_ask_for_a_gigantic_network(run, change, refused):
-    facts = read_json(run / "manifest.json")
-    write_json(run / "manifest.json", facts | {"spec": facts["spec"] | change})
+    change_manifest(run, spec=read_json(run / "manifest.json")["spec"] | change)
     with refused():
         ddm.load(run)
 
@@ -410,7 +409,7 @@ def test_a_network_file_cannot_ask_for_a_gigantic_network(tmp_path, refused):
 
 @pytest.mark.parametrize("dtype", ["load", "complex64", "int8", "", None])
 def test_a_manifest_cannot_name_any_type(run, dtype, refused):
-    write_json(run / "manifest.json", read_json(run / "manifest.json") | {"dtype": dtype})
+    change_manifest(run, dtype=dtype)
     with refused("manifest.json"):
         ddm.load(run)
 
@@ -452,9 +451,9 @@ def test_a_run_may_itself_be_a_link(run, tmp_path, command):
 
 
 def test_files_of_a_manifest_are_not_sought_elsewhere(run, command):
-    facts = read_json(run / "manifest.json")
+    files = read_json(run / "manifest.json")["files"]
     for name in ("../../secret", "/etc/passwd"):
-        write_json(run / "manifest.json", facts | {"files": facts["files"] | {name: "0" * 64}})
+        change_manifest(run, files=files | {name: "0" * 64})
         refuses(command("verify", run), "manifest.json")
 
 
@@ -466,6 +465,6 @@ def test_a_file_of_groups_that_never_ends_is_not_read(tmp_path, command):
 
 
 def test_store_knows_no_format_before_the_first(run, refused):
-    write_json(run / "manifest.json", read_json(run / "manifest.json") | {"format": -1})
+    change_manifest(run, format=-1)
     with refused("manifest.json"):
         store.read_manifest(run)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from answers import refuses
+from manifests import change_manifest
 
 import ddm
 from ddm import DistilledDatamodel, Recipe, store
@@ -285,16 +286,13 @@ def test_a_partition_and_a_synset_of_other_groups_do_not_go_together(run):
     path = run / "partition.safetensors"
     metadata = read_metadata(path)
     write_tensors(path, read_tensors(path), metadata | {"names": [f"group {name}" for name in metadata["names"]]})
-    facts = read_json(run / "manifest.json")
-    del facts["checksum"]
-    facts["files"][path.name] = ddm.files.hash_of(path)
-    write_json(run / "manifest.json", facts)
+    change_manifest(run, files=read_json(run / "manifest.json")["files"] | {path.name: ddm.files.hash_of(path)})
     assert bad(run) == {TOGETHER: "foreign"}
     assert "other groups" in verify(run).sentence
 
 
 def test_a_run_of_a_newer_format_is_refused(run, command):
-    write_json(run / "manifest.json", read_json(run / "manifest.json") | {"format": store.FORMAT + 1})
+    change_manifest(run, format=store.FORMAT + 1)
     refuses(command("verify", run), f"format {store.FORMAT + 1}", "update ddm")
 
 
