@@ -35,7 +35,7 @@ def check_types(instance: Any) -> None:
         types, kind = _KINDS.get(annotation.removesuffix(" | None"), ((object,), ""))
         if not isinstance(value, types) or (isinstance(value, bool) and types not in ((object,), (bool,))):
             raise InputError(f"{field.name} must be {kind}, not '{value}'.")
-        if kind == _WORDS and not all(isinstance(each, str) for each in dict(value).values()):
+        if isinstance(value, Mapping) and kind == _WORDS and {type(each) for each in value.values()} - {str}:
             raise InputError(f"{field.name} must be {kind}, not '{value}'.")
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{field.name} must be finite, not {value}.")
