@@ -1,10 +1,13 @@
 """Files are whole or absent, and broken ones are refused in one sentence."""
 
+import errno
+import fcntl
 import json
 import os
 import stat
 import subprocess
 import sys
+import tempfile
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddm.files import (
+    leads_out,
     make_folder,
     read_json,
     read_metadata,
@@ -96,6 +100,78 @@ def test_one_process_works_in_a_folder_and_what_killed_ones_left_is_removed(tmp_
         assert not left.exists()
         new.write_text("whole")
     assert os.listdir(tmp_path / "x") == ["mine"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_where_nobody_can_tell_who_writes_nothing_is_removed(tmp_path, monkeypatch, number):
+    def unsupported(*_):
+        raise OSError(number, "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    with replacing(tmp_path / "file") as new:
+        new.write_text("whole")
+        with working_in(tmp_path):
+            assert new.read_text() == "whole"
+    assert (tmp_path / "file").read_text() == "whole"
+
+
+@pytest.mark.parametrize("moment", ["before it is opened", "before it is held"])
+def test_a_folder_that_is_swept_away_before_it_is_held_is_made_again(tmp_path, monkeypatch, moment):
+    make, hold, swept = tempfile.mkdtemp, fcntl.flock, []
+
+    def sweep():
+        if not swept:
+            swept.append(1)
+            with working_in(tmp_path):
+                pass
+
+    def made(**options):
+        folder = make(**options)
+        if moment == "before it is opened":
+            sweep()
+        return folder
+
+    def held(*arguments):
+        if moment == "before it is held":
+            sweep()
+        hold(*arguments)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", made)
+    monkeypatch.setattr(fcntl, "flock", held)
+    write_json(tmp_path / "file", 1)
+    assert swept
+    assert read_json(tmp_path / "file") == 1
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_file_system_that_does_not_sync_folders_is_written_to(tmp_path, monkeypatch, refused):
+    sync, failing = os.fsync, errno.EINVAL
+
+    def only_files(handle):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(failing, "not a file")
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", only_files)
+    write_json(tmp_path / "new" / "file", 1)
+    assert read_json(tmp_path / "new" / "file") == 1
+    failing = errno.EIO
+    with refused("cannot write"):
+        write_json(tmp_path / "new" / "file", 2)
+
+
+def test_a_link_leads_out_or_stays_or_goes_round_in_circles(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    for name, goal in (("out", tmp_path / "file"), ("up", "../file"), ("loop", "loop"), ("here", "file")):
+        (home / name).symlink_to(goal)
+    assert {name: leads_out(home / name, home) for name in ("out", "up", "loop", "here", "file")} == {
+        "out": True,
+        "up": True,
+        "loop": True,
+        "here": False,
+        "file": False,
+    }
 
 
 def test_only_folders_of_ones_own_are_removed(tmp_path):

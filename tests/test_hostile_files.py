@@ -9,6 +9,7 @@ import shutil
 import struct
 import zipfile
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import peak
 import pytest
 import torch
 from answers import refuses
+from manifests import change_manifest
 from PIL import Image
 
 import ddm
@@ -23,6 +25,7 @@ from ddm import memory, networks, store
 from ddm.files import read_json, read_metadata, read_tensors, write_json, write_tensors
 from ddm.synset import Synset
 from ddm.trajectory import Trajectory
+from ddm.verification import verify
 
 FEW = 200 * 2**20
 """Bytes that refusing a file may take."""
@@ -64,9 +67,8 @@ def rewritten(path, change=None, **metadata):
         change(tensors)
     write_tensors(path, tensors, read_metadata(path) | metadata)
     run = path.parent if path.parent.name != "trajectory" else path.parent.parent
-    facts = read_json(run / "manifest.json")
-    facts["files"] |= {name: ddm.files.hash_of(run / name) for name in facts["files"]}
-    write_json(run / "manifest.json", facts)
+    files = read_json(run / "manifest.json")["files"]
+    change_manifest(run, files={name: ddm.files.hash_of(run / name) for name in files})
 
 
 # --- absurd sizes and bombs in datasets ---
@@ -364,6 +366,29 @@ def test_numbers_that_are_none_are_refused(run, name, tensor, value, command):
     refuses(command("trace", run, "--index", 0), "NaN")
 
 
+@pytest.fixture(scope="module")
+def normalised(tmp_path_factory):
+    """A run of a network with BatchNorm, and its retrained models."""
+    out = tmp_path_factory.mktemp("normalised") / "run"
+    config = replace(CONFIG, options={**CONFIG.options, "norm": "batch"}, recipe=ddm.Recipe(epochs=2, batch_size=12))
+    datamodel, data, _ = ddm.run.fit(config, out, "serial")
+    ddm.run.audit(out, datamodel, data, retrain=2, unions=0, seeds=2, seed=0, engine="serial")
+    return out
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("folder", ["trajectory", "exact"])
+def test_statistics_that_are_no_numbers_are_refused(normalised, folder, value, tmp_path, command):
+    run = Path(shutil.copytree(normalised, tmp_path / "run"))
+    for path in sorted((run / folder).glob("0000[01].safetensors" if folder == "trajectory" else "*")):
+        tensors = {name: tensor.clone() for name, tensor in read_tensors(path).items()}
+        (name,) = (name for name in tensors if name.endswith("running_var"))
+        tensors[name][0] = value
+        write_tensors(path, tensors, read_metadata(path))
+    (run / "audit.json").unlink()
+    refuses(command("audit", run, "--retrain", 2, "--unions", 0, "--engine", "serial"), "NaN", "running_var")
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -400,7 +425,10 @@ def test_groups_that_are_none_are_refused(run, change, refused):
         {"shared": False},
         {"stopped": ["0"]},
         {"stopped": {"elsewhere": "why"}},
+        {"stopped": {"0": 5}},
         {"origin": 3},
+        {"origin": {"data": 5}},
+        {"origin": {"network": None}},
         {"unknown": 3},
     ],
     ids=str,
@@ -409,6 +437,8 @@ def test_a_synset_that_says_something_else_is_refused(run, metadata, refused):
     rewritten(run / "synset.safetensors", **metadata)
     with refused("synset"):
         ddm.load(run)
+    with refused("synset"):
+        raise ddm.InputError(verify(run).sentence)
 
 
 @pytest.mark.parametrize("change", [lambda x: x[:-1], lambda x: x[:, :-1], lambda x: x.long(), lambda x: x[..., 0]])
@@ -456,11 +486,59 @@ def test_a_training_that_counted_wrongly_is_not_gone_on_with(run, metadata, refu
         ddm.train(network, data.train, CONFIG.recipe, directory=run / "trajectory")
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "name", "change"),
+    [
+        ("sgd", "optimizer.0.momentum_buffer", lambda x: x[:1]),
+        ("sgd", "optimizer.0.momentum_buffer", lambda x: x.long()),
+        ("adam", "optimizer.0.exp_avg", lambda x: x[None]),
+        ("adam", "optimizer.0.exp_avg_sq", lambda x: x.double()),
+        ("adam", "optimizer.0.exp_avg_sq", lambda x: None),
+        ("adam", "optimizer.0.step", lambda x: x[None]),
+        ("adam", "optimizer.0.step", lambda x: -x),
+        ("adam", "reach.blocks.0.0.weight", lambda x: x[:1]),
+        ("adam", "reach.blocks.0.0.weight", lambda x: None),
+    ],
+)
+def test_a_training_is_not_gone_on_with_by_an_optimiser_of_something_else(tmp_path, optimizer, name, change, refused):
+    data, path = ddm.run.load_data(CONFIG), tmp_path / "progress.safetensors"
+    network = networks.build("convnet", data.train.shape, 10, width=2, depth=1)
+    recipe = ddm.Recipe(epochs=2, optimizer=optimizer, momentum=0.5 if optimizer == "sgd" else 0.0, lr=0.01)
+    ddm.train(network, data.train, recipe, directory=tmp_path)
+    tensors, metadata = read_tensors(path), read_metadata(path)
+    changed = change(tensors.pop(name))
+    write_tensors(path, tensors if changed is None else tensors | {name: changed}, metadata | {"epoch": 1})
+    with refused("progress.safetensors", "delete it"):
+        ddm.train(network, data.train, recipe, directory=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["data", "network", "target", "files"])
+@pytest.mark.parametrize("value", [5, [1], ...], ids=str)
+def test_a_manifest_of_other_kinds_is_refused(run, name, value, command):
+    change_manifest(run, **{name: value})
+    tensors, metadata = read_tensors(run / "partition.safetensors"), read_metadata(run / "partition.safetensors")
+    write_tensors(run / "partition.safetensors", tensors, metadata | {"data": "0" * 64})
+    shutil.copy(run / "trajectory" / "00000.safetensors", run / "trajectory" / "00001.safetensors")
+    refuses(command("verify", run))
+    refuses(command("trace", run, "--index", 0))
+
+
+def test_a_description_of_the_data_that_is_none_is_refused(run, refused):
+    change_manifest(run, described=[1])
+    for use in (lambda: verify(run, ddm.datasets.load("digits", limit=30).train), lambda: ddm.run.open_run(run)):
+        with refused("manifest.json", "described"):
+            use()
+
+
+def test_a_file_with_a_name_too_long_for_one_is_missing(run):
+    change_manifest(run, files=read_json(run / "manifest.json")["files"] | {"a" * 5000: "0" * 64})
+    assert [one.state for one in verify(run).bad] == ["missing"]
+
+
 @pytest.mark.usefixtures("frugal")
 @pytest.mark.parametrize("change", [{"width": 20_000}, {"depth": 999}, {"classes": 2**20}, {"shape": [2**20] * 3}])
 def test_a_manifest_cannot_ask_for_a_gigantic_network(run, change, refused):
-    facts = read_json(run / "manifest.json")
-    write_json(run / "manifest.json", facts | {"spec": facts["spec"] | change})
+    change_manifest(run, spec=read_json(run / "manifest.json")["spec"] | change)
     with refused():
         ddm.load(run)
 
@@ -478,7 +556,7 @@ def test_a_network_file_cannot_ask_for_a_gigantic_network(tmp_path, refused):
 
 @pytest.mark.parametrize("dtype", ["load", "complex64", "int8", "", None])
 def test_a_manifest_cannot_name_any_type(run, dtype, refused):
-    write_json(run / "manifest.json", read_json(run / "manifest.json") | {"dtype": dtype})
+    change_manifest(run, dtype=dtype)
     with refused("manifest.json"):
         ddm.load(run)
 
@@ -514,15 +592,24 @@ def test_nothing_is_read_or_written_through_a_link_out_of_a_run(run, name, tmp_p
     assert not list(outside.iterdir())
 
 
+@pytest.mark.parametrize("name", ["x", "synset.safetensors", "trajectory"])
+def test_links_that_go_round_in_circles_are_refused(run, name, command):
+    if (run / name).exists():
+        (run / name).rename(run / "away")
+    (run / name).symlink_to(name)
+    for arguments in (("verify", run), ("trace", run, "--index", 0), ("fit", "digits", "--out", run / name)):
+        refuses(command(*arguments), str(run / name))
+
+
 def test_a_run_may_itself_be_a_link(run, tmp_path, command):
     (tmp_path / "link").symlink_to(run)
     assert command("verify", tmp_path / "link").code == 0
 
 
 def test_files_of_a_manifest_are_not_sought_elsewhere(run, command):
-    facts = read_json(run / "manifest.json")
+    files = read_json(run / "manifest.json")["files"]
     for name in ("../../secret", "/etc/passwd"):
-        write_json(run / "manifest.json", facts | {"files": facts["files"] | {name: "0" * 64}})
+        change_manifest(run, files=files | {name: "0" * 64})
         refuses(command("verify", run), "manifest.json")
 
 
@@ -534,6 +621,6 @@ def test_a_file_of_groups_that_never_ends_is_not_read(tmp_path, command):
 
 
 def test_store_knows_no_format_before_the_first(run, refused):
-    write_json(run / "manifest.json", read_json(run / "manifest.json") | {"format": -1})
+    change_manifest(run, format=-1)
     with refused("manifest.json"):
         store.read_manifest(run)

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from manifests import change_manifest
 from torch import nn
 from torch.nn import functional as F
 
 import ddm
 from ddm import DistilledDatamodel, Recipe, store
-from ddm.files import read_json, write_json
+from ddm.files import write_json
 
 
 class Killed(BaseException):
@@ -244,13 +245,13 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, refused):
 
 
 def test_a_run_of_a_newer_format_is_refused(run, refused):
-    write_json(run / "manifest.json", read_json(run / "manifest.json") | {"format": store.FORMAT + 1})
+    change_manifest(run, format=store.FORMAT + 1)
     with refused(f"format {store.FORMAT + 1}", "update ddm"):
         ddm.load(run)
 
 
 def test_a_run_that_is_not_complete_is_refused(run, refused):
-    write_json(run / "manifest.json", read_json(run / "manifest.json") | {"complete": False})
+    change_manifest(run, complete=False)
     with refused("not complete", "ddm fit"):
         ddm.load(run)
 
@@ -264,9 +265,7 @@ def test_a_manifest_of_something_else_is_refused(run, value, refused):
 
 @pytest.mark.parametrize("key", ["data", "network", "target", "checkpoints", "spec", "recipe", "loss", "settings"])
 def test_a_manifest_that_lacks_something_is_refused(run, key, refused):
-    facts = read_json(run / "manifest.json")
-    del facts[key]
-    write_json(run / "manifest.json", facts)
+    change_manifest(run, **{key: ...})
     with refused(str(run)):
         ddm.load(run)
 
@@ -275,7 +274,7 @@ def test_a_manifest_that_lacks_something_is_refused(run, key, refused):
     "change", [{"recipe": {"speed": 3}}, {"settings": {"speed": 3}}, {"spec": {"name": "vgg"}}, {"recipe": 3}], ids=str
 )
 def test_a_manifest_with_something_unknown_is_refused(run, change, refused):
-    write_json(run / "manifest.json", read_json(run / "manifest.json") | change)
+    change_manifest(run, **change)
     with refused():
         ddm.load(run)
 

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from answers import refuses
+from comparing import same_tensors
+from manifests import change_manifest
 
 import ddm
 from ddm import DistilledDatamodel, Recipe, store
-from ddm.files import read_json, read_metadata, read_tensors, write_json, write_tensors
+from ddm.files import read_json, read_metadata, read_tensors, replacing, write_json, write_tensors
 from ddm.run import Config
 from ddm.synset import Synset
 from ddm.verification import DATA, TOGETHER, verify
@@ -149,12 +151,27 @@ def test_an_audit_of_another_synset_is_foreign(run):
     assert bad(run) == {"audit.json": "foreign"}
 
 
-def test_what_a_user_keeps_in_a_run_does_no_harm(run):
-    (run / "notes.txt").write_text("mine")
-    (run / ".synset.safetensors.abc").write_text("half of a write")
-    found = states(run)
-    assert found["notes.txt"] == found[".synset.safetensors.abc"] == "other"
+@pytest.mark.parametrize("name", ["notes.txt", ".DS_Store", "trajectory/.DS_Store"])
+def test_what_a_user_keeps_in_a_run_does_no_harm(run, name):
+    (run / name).write_text("mine")
+    assert states(run)[name] == "other"
     assert not bad(run)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "exact/a.safetensors", "parts/0000-class.safetensors"])
+@pytest.mark.parametrize("complete", [True, False])
+def test_what_a_killed_write_leaves_does_no_harm(run, name, complete):
+    change_manifest(run, complete=complete)
+    with replacing(run / name) as half:
+        half.write_text("half of a write")
+        assert states(run)[half.relative_to(run).as_posix()] == "other"
+        assert not bad(run)
+
+
+def test_what_a_killed_write_of_a_checkpoint_leaves_does_no_harm(run):
+    with replacing(run / "trajectory" / "00003.safetensors") as half:
+        half.write_text("half of a write")
+        assert not bad(run)
 
 
 def test_a_run_that_is_not_complete_is_checked_as_far_as_it_goes(run):
@@ -285,16 +302,83 @@ def test_a_partition_and_a_synset_of_other_groups_do_not_go_together(run):
     path = run / "partition.safetensors"
     metadata = read_metadata(path)
     write_tensors(path, read_tensors(path), metadata | {"names": [f"group {name}" for name in metadata["names"]]})
-    facts = read_json(run / "manifest.json")
-    del facts["checksum"]
-    facts["files"][path.name] = ddm.files.hash_of(path)
-    write_json(run / "manifest.json", facts)
+    change_manifest(run, files=read_json(run / "manifest.json")["files"] | {path.name: ddm.files.hash_of(path)})
     assert bad(run) == {TOGETHER: "foreign"}
     assert "other groups" in verify(run).sentence
 
 
+def test_training_data_are_not_looked_for_before_the_files_are_whole(run):
+    def look():
+        raise AssertionError("the training data were looked for")
+
+    flip(run / "synset.safetensors")
+    assert "synset.safetensors" in bad(run, look)
+    write_json(run / "manifest.json", {"format": store.FORMAT, "complete": False})
+    assert not verify(run, look).complete
+
+
+# --- used only as it was written ---
+
+
+def test_a_manifest_that_has_changed_is_not_used(run, command, refused):
+    text = (run / "manifest.json").read_text()
+    assert text.count('"lr": 0.1,') == 1
+    (run / "manifest.json").write_text(text.replace('"lr": 0.1,', '"lr": 0.2,'))
+    refuses(command("audit", run, "--retrain", 2), "manifest.json", "not as it was written")
+    with refused("manifest.json"):
+        ddm.load(run)
+
+
+def test_an_audit_that_has_changed_is_not_believed(run, command):
+    values = read_json(run / "audit.json")
+    write_json(run / "audit.json", values | {"size": values["size"] + 1})
+    refuses(command("trace", run, "--index", 0), "audit.json", "delete it")
+    (run / "audit.json").unlink()
+    assert command("trace", run, "--index", 0).code == 0
+
+
+def test_a_retrained_model_that_has_changed_is_not_used_and_made_again(run, refused):
+    datamodel, data = ddm.run.open_run(run)
+    exact, nothing = ddm.exact.Exact(datamodel.target, data.train, run / "exact", engine="serial"), np.array([], int)
+    before = {name: tensor.clone() for name, tensor in next(exact.states([nothing])).items()}
+    path = exact._path(nothing, 0)
+    flip(path)
+    with refused(path.name, "delete it, and it is made again"):
+        next(exact.states([nothing]))
+    path.unlink()
+    assert same_tensors(next(exact.states([nothing])), before)
+
+
+@pytest.mark.parametrize("name", ["00000.safetensors", "00001.safetensors"])
+def test_a_checkpoint_that_has_changed_is_not_used(run, name, refused):
+    flip(run / "trajectory" / name)
+    trajectory = ddm.load(run).target.trajectory
+    with refused(name, "not as it was written", "restore it"):
+        list(trajectory)
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [("trajectory/progress.safetensors", "training starts again"), ("parts/0000-cluster.safetensors", "made again")],
+)
+def test_a_fit_does_not_go_on_from_what_has_changed(npz, tmp_path, name, cure, monkeypatch, refused):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "save", killed)
+        with pytest.raises(KeyboardInterrupt):
+            ddm.run.fit(config(npz), tmp_path / "run", "serial")
+    flip(tmp_path / "run" / name)
+    with refused(name, cure):
+        ddm.run.fit(config(npz), tmp_path / "run", "serial")
+    (tmp_path / "run" / name).unlink()
+    ddm.run.fit(config(npz), tmp_path / "run", "serial")
+    assert not bad(tmp_path / "run")
+
+
 def test_a_run_of_a_newer_format_is_refused(run, command):
-    write_json(run / "manifest.json", read_json(run / "manifest.json") | {"format": store.FORMAT + 1})
+    change_manifest(run, format=store.FORMAT + 1)
     refuses(command("verify", run), f"format {store.FORMAT + 1}", "update ddm")
 
 

@@ -22,7 +22,7 @@ from ddm import engine
 from ddm.datasets.samples import Samples
 from ddm.engine import Engine
 from ddm.errors import InputError
-from ddm.files import read_metadata, read_tensors, write_tensors
+from ddm.files import read_metadata, read_tensors, read_whole, write_tensors
 from ddm.gradients import loss_gradient
 from ddm.parameters import State, check_state, state_of
 from ddm.partition import Partition
@@ -86,7 +86,7 @@ class Exact:
         self.make(removals, [order])
         for rows in removals:
             path = self._path(rows, order)
-            state = read_tensors(path)
+            state = read_whole(path, "delete it, and it is made again")
             check_state(state, self.target.shapes, f"'{path}'")
             yield state
 

@@ -11,14 +11,16 @@ from torch import Tensor
 
 from ddm.errors import InputError
 
+_WORDS = "a table of names and words"
+
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "int": ((int,), "a whole number"),
     "float": ((int, float), "a number"),
     "str": ((str,), "a word"),
     "bool": ((bool,), "true or false"),
     "Mapping[str, Any]": ((Mapping,), "a table of names and values"),
-    "Mapping[str, str]": ((Mapping,), "a table of names and words"),
-    "dict[str, str]": ((dict,), "a table of names and words"),
+    "Mapping[str, str]": ((Mapping,), _WORDS),
+    "dict[str, str]": ((dict,), _WORDS),
     "Tensor": ((Tensor,), "a tensor"),
 }
 
@@ -32,6 +34,8 @@ def check_types(instance: Any) -> None:
             continue
         types, kind = _KINDS.get(annotation.removesuffix(" | None"), ((object,), ""))
         if not isinstance(value, types) or (isinstance(value, bool) and types not in ((object,), (bool,))):
+            raise InputError(f"{field.name} must be {kind}, not '{value}'.")
+        if isinstance(value, Mapping) and kind == _WORDS and {type(each) for each in value.values()} - {str}:
             raise InputError(f"{field.name} must be {kind}, not '{value}'.")
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{field.name} must be finite, not {value}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -40,16 +41,15 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     with _writing(path):
         make_folder(path.parent)
-        folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=path.parent))
+        folder, handle = _held_folder(path.parent)
         try:
-            with _opened(folder) as handle:
-                _hold(handle)
-                yield folder / "file"
-                _flush(folder / "file")
-                os.replace(folder / "file", path)
-                _sync(path.parent)
+            yield folder / "file"
+            _flush(folder / "file")
+            os.replace(folder / "file", path)
+            _sync(path.parent)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+            os.close(handle)
 
 
 @contextlib.contextmanager
@@ -59,7 +59,7 @@ def working_in(folder: Path) -> Iterator[None]:
     The kernel lets go of the folder when the process ends, however it does.
     """
     with _opened(folder) as handle:
-        if not _hold(handle):
+        if _hold(handle) is False:
             raise InputError(f"another ddm is working in '{folder}': wait for its end, or choose another folder.")
         for place, names, _ in os.walk(folder):
             for name in names:
@@ -105,21 +105,32 @@ def _opened(folder: Path) -> Iterator[int]:
         os.close(handle)
 
 
-def _hold(handle: int) -> bool:
-    """Keep a folder to oneself until it is closed; False where someone else does."""
+def _hold(handle: int) -> bool | None:
+    """Keep a folder to oneself until it is closed; False where someone else does, None where that cannot be told."""
     import fcntl
 
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # some network file systems cannot tell
-        return True
+    except OSError:  # as on some network file systems
+        return None
     return True
 
 
+def _held_folder(place: Path) -> tuple[Path, int]:
+    """A new temporary folder and what holds it: another one if it was taken for abandoned before it was held."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=place))
+        with contextlib.suppress(FileNotFoundError):
+            handle = os.open(folder, os.O_RDONLY)
+            if _hold(handle) is not False and folder.exists():
+                return folder, handle
+            os.close(handle)
+
+
 def _remove_abandoned(folder: Path) -> None:
-    """Remove a temporary folder unless someone is writing in it."""
+    """Remove a temporary folder if nobody is writing in it."""
     with contextlib.suppress(FileNotFoundError), _opened(folder) as handle:
         if _hold(handle):
             shutil.rmtree(folder, ignore_errors=True)
@@ -134,9 +145,13 @@ def _flush(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Force a file, or the names in a folder, to disk."""
+    """Force a file, or the names in a folder, to disk; some file systems do not take folders."""
     with _opened(path) as handle:
-        os.fsync(handle)
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            if error.errno != errno.EINVAL or not path.is_dir():
+                raise
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -190,15 +205,27 @@ def _parsed(text: str) -> Any:
     return value
 
 
+def leads_out(path: Path, home: Path) -> bool:
+    """Whether a path leads out of a folder by links, or nowhere as they go round in circles."""
+    try:
+        return not path.resolve().is_relative_to(home.resolve())
+    except (OSError, RuntimeError):
+        return True
+
+
 def size_of(path: Path) -> int:
     """Bytes of an ordinary file; pipes and devices, which need not end, are refused."""
+    return _ordinary(path).st_size
+
+
+def _ordinary(path: Path) -> os.stat_result:
     try:
         found = path.stat()
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read '{path}': {getattr(error, 'strerror', None) or error}.") from None
     if stat.S_ISFIFO(found.st_mode) or stat.S_ISCHR(found.st_mode):
         raise InputError(f"'{path}' is not an ordinary file: replace it.")
-    return found.st_size
+    return found
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> None:
@@ -217,12 +244,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def read_finite(path: Path) -> dict[str, Tensor]:
+def read_finite(path: Path, cure: str = "restore it or make the run again") -> dict[str, Tensor]:
     """Read every tensor of a safetensors file and refuse NaN and infinite values."""
     tensors = read_tensors(path)
     for name, tensor in tensors.items():
         if not is_finite(tensor):
-            raise InputError(f"'{path}' holds NaN or infinite values in {name}: restore it or make the run again.")
+            raise InputError(f"'{path}' holds NaN or infinite values in {name}: {cure}.")
     return tensors
 
 
@@ -253,6 +280,28 @@ def is_whole(path: Path) -> bool | None:
     facts = _read_facts(path)
     known = facts.pop(_CHECKSUM, None)
     return None if known is None else bool(known == _checksum(read_tensors(path), facts))
+
+
+def check_whole(path: Path, cure: str) -> None:
+    """Refuse a safetensors file that is not as it was written; each is read through for this once a process."""
+    found = _ordinary(path)
+    try:
+        whole = _is_whole_since(path, found.st_ino, found.st_size, found.st_mtime_ns)
+    except InputError:
+        whole = False
+    if whole is False:
+        raise InputError(f"'{path}' is not as it was written: {cure}.")
+
+
+def read_whole(path: Path, cure: str) -> dict[str, Tensor]:
+    """Read every tensor of a safetensors file that is as it was written, and refuse NaN and infinite values."""
+    check_whole(path, cure)
+    return read_finite(path, cure)
+
+
+@functools.lru_cache(2**14)
+def _is_whole_since(path: Path, _number: int, _size: int, _changed: int) -> bool | None:
+    return is_whole(path)
 
 
 def _checksum(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from its last finished block, to the same result.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ from ddm.errors import InputError
 from ddm.fields import check_types
 from ddm.files import hash_of, read_json, read_table, working_in, write_json
 from ddm.matching import Settings, distil
+from ddm.offline import is_at_hand, offline
 from ddm.partition import make_partition
 from ddm.recipe import Recipe
 from ddm.target import device_of
@@ -148,7 +150,7 @@ def open_run(
     device_of(device)
     datamodel = store.load(run, device=device)
     if data is None:
-        data = load_data(_config_of(run, name), root)
+        data = _data_of(run, name, root)
     if data.train.fingerprint() != datamodel.data:
         raise InputError(
             f"the run '{run}' was made with other training data than '{data.name}' holds now "
@@ -159,11 +161,27 @@ def open_run(
 
 
 def training_set(run: Path, name: str | None = None, root: str | None = None) -> Samples:
-    """The training set that a run names, as it is now; one of the hub only if it is named again."""
+    """The training set that a run names, as it is now."""
+    return _data_of(run, name, root).train
+
+
+def _data_of(run: Path, name: str | None, root: str | None) -> Data:
+    """The dataset that a run names.
+
+    A run does not decide what is downloaded: one of the hub is read from this machine unless the user names it too, and
+    so must be named a folder that the hub's libraries read, whose card may name files elsewhere.
+    """
     config = _config_of(run, name)
-    if config.data.startswith("hf:") and name is None:
-        raise InputError(f"the data '{config.data}' are not on this machine: pass --data {config.data}.")
-    return load_data(config, root).train
+    kind, _, path = config.data.partition(":")
+    if kind != "hf" or name is not None:
+        return load_data(config, root)
+    again = f"pass --data {shlex.quote(config.data)}"
+    if Path(path).is_dir():
+        raise InputError(f"the run '{run}' is of the folder '{path}', which may name files elsewhere: {again}.")
+    if not is_at_hand(path):
+        raise InputError(f"the data '{config.data}' of the run '{run}' are not on this machine: {again} for them.")
+    with offline():
+        return load_data(config, root)
 
 
 def audit(

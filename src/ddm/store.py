@@ -16,13 +16,14 @@ It holds no file of training images, but a synset that started from some (revers
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import os
 import re
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ from ddm.errors import InputError
 from ddm.fields import is_names
 from ddm.files import (
     hash_of,
+    is_sealed,
+    leads_out,
     make_folder,
     read_json,
     read_metadata,
@@ -52,7 +55,7 @@ from ddm.parameters import check_state, shapes_of
 from ddm.partition import Partition
 from ddm.recipe import Recipe
 from ddm.synset import Synset
-from ddm.target import Loss, Target, architecture, loss_name
+from ddm.target import Loss, Target, architecture, fingerprint_of, loss_name
 from ddm.trajectory import Trajectory
 
 FORMAT = 1
@@ -64,6 +67,12 @@ PARTITION, SYNSET, CLASS_SYNSET = "partition.safetensors", "synset.safetensors",
 FILES = (CONFIG, SUMMARY, PARTITION, SYNSET, CLASS_SYNSET)
 """Beside the manifest and the trajectory, what a complete run may have."""
 
+
+_KINDS = dict.fromkeys(("data", "network", "target"), (str,)) | {
+    "files": (dict,),
+    "described": (dict, type(None)),
+}
+"""What some facts of a complete run must be; the rest is checked where it is used."""
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 
@@ -132,8 +141,14 @@ def load(
     facts = read_manifest(run)
     if not facts.get("complete"):
         raise InputError(f"the run '{run}' is not complete: start the same ddm fit again, and it goes on.")
-    try:
+    with _described(run):
         return _load(run, facts, network, loss, device)
+
+
+@contextlib.contextmanager
+def _described(run: Path) -> Iterator[None]:
+    try:
+        yield
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise InputError(f"'{run / MANIFEST}' does not describe its run ({error}): make the run again.") from None
 
@@ -147,26 +162,14 @@ def _load(
             raise InputError(f"'{run / name}' is not the file that this run was saved with ({why}): restore it.")
     if loss is None and facts["loss"] != loss_name(F.cross_entropy):
         raise InputError(f"the run '{run}' was made with a loss of your own ({facts['loss']}): give it as loss=….")
-    trajectory = Trajectory.open(run / TRAJECTORY)
-    if len(trajectory) != facts["checkpoints"]:
-        raise InputError(f"the run '{run}' has lost checkpoints: restore its trajectory or make it again.")
+    pieces = read_pieces(run, facts, network)
     recipe = Recipe(**facts["recipe"]) if facts["recipe"] is not None else None
-    trajectory.check()
-    _same_network(facts, network, trajectory, run)
-    target = Target(_network(facts, network, run), trajectory, loss or F.cross_entropy, recipe, device, facts["data"])
-    if target.fingerprint() != facts["target"]:
-        raise InputError(
-            f"the trajectory in '{run}' is not the one its synset was made for ({training_of(run, facts)}): "
-            "restore it or make the run again."
-        )
-    partition, synset = load_partition(run / PARTITION), Synset.load(run / SYNSET)
-    upper = Synset.load(run / CLASS_SYNSET) if CLASS_SYNSET in facts["files"] else None
-    check_together(run, partition, synset, upper)
+    network = _network(facts, network, run)
     return DistilledDatamodel(
-        target,
-        partition,
-        synset,
-        upper,
+        Target(network, pieces.trajectory, loss or F.cross_entropy, recipe, device, facts["data"]),
+        pieces.partition,
+        pieces.synset,
+        pieces.class_synset,
         Settings(**facts["settings"]),
         facts["data"],
         read_json(run / CONFIG),
@@ -175,13 +178,46 @@ def _load(
     )
 
 
-def check_together(run: Path, partition: Partition, synset: Synset, upper: Synset | None) -> None:
-    """Refuse synsets that are not of the groups and classes of the partition beside them."""
+@dataclass(frozen=True)
+class Pieces:
+    """What lies in a run, read and found to be of one training."""
+
+    trajectory: Trajectory
+    partition: Partition
+    synset: Synset
+    class_synset: Synset | None
+
+
+def read_pieces(run: Path, facts: Mapping[str, Any], network: nn.Module | None = None) -> Pieces:
+    """The pieces of a complete run with the manifest ``facts``, refused where they do not belong together."""
+    with _described(run):
+        trajectory = _trajectory(run, facts, network)
+        partition, synset = load_partition(run / PARTITION), Synset.load(run / SYNSET)
+        upper = Synset.load(run / CLASS_SYNSET) if CLASS_SYNSET in facts["files"] else None
     classes = partition.by_class()
     if synset.names != partition.names:
         raise InputError(f"the synset in '{run}' is of other groups than its partition: restore it.")
     if upper is not None and (classes is None or upper.names != classes.names):
         raise InputError(f"the class synset in '{run}' is of other classes than its partition: restore it.")
+    for one in (synset, upper):
+        if one is not None:
+            one.check_made_for(_origin(facts))
+    return Pieces(trajectory, partition, synset, upper)
+
+
+def _trajectory(run: Path, facts: Mapping[str, Any], network: nn.Module | None) -> Trajectory:
+    """The trajectory of a run, refused where it is not of its network and its training."""
+    trajectory = Trajectory.open(run / TRAJECTORY)
+    if len(trajectory) != facts["checkpoints"]:
+        raise InputError(f"the run '{run}' has lost checkpoints: restore its trajectory or make it again.")
+    trajectory.check()
+    _same_network(facts, network, trajectory, run)
+    if fingerprint_of(facts["network"], trajectory[-1]) != facts["target"]:
+        raise InputError(
+            f"the trajectory in '{run}' is not the one its synset was made for ({training_of(run, facts)}): "
+            "restore it or make the run again."
+        )
+    return trajectory
 
 
 def stranger(path: Path, facts: Mapping[str, Any]) -> str:
@@ -210,17 +246,16 @@ def training_of(run: Path, facts: Mapping[str, Any]) -> str:
     known = read_metadata(progress) if progress.exists() else {}
     if "data" in known and not str(known["data"]).startswith(facts["data"]):
         return "it was trained on other data"
-    if "recipe" in known and known["recipe"] != facts["recipe"]:
+    if "recipe" in known and known["recipe"] != facts.get("recipe"):
         return "it was trained by another recipe"
     return "it is another training of the same network"
 
 
 def check_links(run: Path) -> None:
     """Refuse links that lead out of a run: what is read through them is not of the run, and what is written is lost."""
-    home = run.resolve()
     for folder, folders, files in os.walk(run):
         for path in (Path(folder, name) for name in (*folders, *files)):
-            if path.is_symlink() and not path.resolve().is_relative_to(home):
+            if path.is_symlink() and leads_out(path, run):
                 raise InputError(f"'{path}' is a link that leads out of the run: put what it leads to in its place.")
 
 
@@ -232,7 +267,15 @@ def _files(run: Path) -> list[str]:
 
 
 def read_manifest(run: Path) -> dict[str, Any]:
-    """The manifest of a run directory, its format checked."""
+    """The manifest of a run directory, as it was written."""
+    facts = read_facts(run)
+    if is_sealed(facts) is False:
+        raise InputError(f"'{run / MANIFEST}' is not as it was written: restore it or make the run again.")
+    return facts
+
+
+def read_facts(run: Path) -> dict[str, Any]:
+    """The manifest of a run directory, changed or not, its format and the kinds of its values checked."""
     if not (run / MANIFEST).is_file():
         raise InputError(f"'{run}' is not a run: make one with ddm fit … --out {run}.")
     facts = read_json(run / MANIFEST)
@@ -240,6 +283,9 @@ def read_manifest(run: Path) -> dict[str, Any]:
         raise InputError(f"'{run / MANIFEST}' does not describe a run: restore it or make the run again.")
     if facts["format"] > FORMAT:
         raise InputError(f"'{run}' was written in format {facts['format']}, newer than this ddm reads: update ddm.")
+    for name, kinds in _KINDS.items():
+        if facts.get("complete") and not isinstance(facts.get(name), kinds):
+            raise InputError(f"'{run / MANIFEST}' does not name the {name} of its run: restore it.")
     return facts
 
 
@@ -272,6 +318,8 @@ def load_audit(run: Path) -> Audit | None:
     if not (run / AUDIT).exists():
         return None
     values = read_table(run / AUDIT)
+    if is_sealed(values) is False:
+        raise InputError(f"'{run / AUDIT}' is not as it was written: delete it, and ddm audit makes it again.")
     if values.get("of") != hash_of(run / SYNSET):
         return None
     return Audit.from_dict(values)
@@ -321,7 +369,7 @@ def _network(facts: dict[str, Any], network: nn.Module | None, run: Path) -> nn.
     return network
 
 
-def _same_network(facts: dict[str, Any], network: nn.Module | None, trajectory: Trajectory, run: Path) -> None:
+def _same_network(facts: Mapping[str, Any], network: nn.Module | None, trajectory: Trajectory, run: Path) -> None:
     """Refuse another network than a run's, before one is built whose size only the manifest knows."""
     if network is None and facts["spec"] is not None:
         network = networks.outline(facts["spec"])
@@ -332,7 +380,7 @@ def _same_network(facts: dict[str, Any], network: nn.Module | None, trajectory: 
     check_state(trajectory[-1], shapes_of(network), f"the trajectory in '{run}'")
 
 
-def _unlike(network: nn.Module, facts: dict[str, Any]) -> str:
+def _unlike(network: nn.Module, facts: Mapping[str, Any]) -> str:
     """In what a network differs from the one of a manifest, in a few words."""
     here, there = (re.split(r": |(?<=\]) ", text) for text in (architecture(network), facts["network"]))
     for one, other in itertools.zip_longest(here, there, fillvalue="nothing"):

@@ -121,7 +121,7 @@ class Synset:
             raise ValueError("lengths or alignment are not one a group")
         if not all(one.is_floating_point() for one in (self.images, self.targets, self.lengths, self.alignment)):
             raise ValueError("images, targets, lengths and alignment must be of floating point")
-        if not {name: why for name, why in self.stopped.items() if isinstance(why, str)}.keys() <= set(self.names):
+        if not self.stopped.keys() <= set(self.names):
             raise ValueError("reasons for groups that are not there")
 
     def check_made_for(self, origin: Mapping[str, str]) -> None:

@@ -23,7 +23,7 @@ from torch.utils.data import Dataset
 from ddm import augment as augmentation
 from ddm.datasets.samples import Samples, check_classes
 from ddm.errors import InputError
-from ddm.files import read_finite, read_metadata, write_tensors
+from ddm.files import read_metadata, read_whole, write_tensors
 from ddm.parameters import State, check_state, load_state, shapes_of, state_of
 from ddm.progress import Advance, bar
 from ddm.recipe import Recipe
@@ -184,7 +184,7 @@ class _Training:
         write_tensors(path, tensors, self._identity | counters)
 
     def _resume(self, path: Path) -> None:
-        metadata, tensors = read_metadata(path), read_finite(path)
+        tensors, metadata = read_whole(path, "delete it, and training starts again"), read_metadata(path)
         for what, value in self._identity.items():
             if metadata.get(what) != value:
                 raise InputError(f"'{path.parent}' holds a training with another {what}: choose another folder.")
@@ -202,11 +202,15 @@ class _Training:
 
     def _take_over(self, metadata: dict[str, Any], tensors: State) -> None:
         """The state of a training that was kept."""
-        for name in [name for name in tensors if name.startswith(_KEPT)]:
-            index, key = name.removeprefix(_KEPT).split(".")
-            self.optimizer.state[list(self.trained.values())[int(index)]][key] = tensors.pop(name).to(self.device)
+        for index, parameter in enumerate(self.trained.values()):
+            prefix = f"{_KEPT}{index}."
+            kept = {name.removeprefix(prefix): tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
+            _check_kept(kept, parameter, self.recipe)
+            self.optimizer.state[parameter] = {key: value.to(self.device) for key, value in kept.items()}
         if self.reach is not None:
-            self.reach = {name: tensors.pop(f"{_REACH}{name}").to(self.device) for name in self.reach}
+            reach = {name: tensors.pop(f"{_REACH}{name}") for name in self.reach}
+            check_state(reach, {name: tuple(p.shape) for name, p in self.trained.items()}, "what it has reached")
+            self.reach = {name: tensor.to(self.device) for name, tensor in reach.items()}
         check_state(tensors, shapes_of(self.network), "it")
         load_state(self.network, tensors)
         self.epoch, self.step, self.length = metadata["epoch"], metadata["step"], metadata["length"]
@@ -218,11 +222,24 @@ class _Training:
 _KEPT, _REACH = "optimizer.", "reach."
 """Before the names of what an optimiser keeps, and of how far each parameter could have gone, in files."""
 
+_KEPT_BY = {"sgd": {"momentum_buffer"}, "adam": {"step", "exp_avg", "exp_avg_sq"}}
+"""What each optimiser keeps of a parameter between steps."""
+
 
 def _optimizer(parameters: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
     if recipe.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay)
     return torch.optim.SGD(parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+
+
+def _check_kept(kept: State, parameter: nn.Parameter, recipe: Recipe) -> None:
+    """Refuse what an optimiser would not have kept of a parameter: nothing, if it had no gradient, or all of it."""
+    if kept.keys() not in (set(), _KEPT_BY[recipe.optimizer]):
+        raise ValueError(f"the optimiser keeps no {', '.join(sorted(kept))}")
+    for key, value in kept.items():
+        like = (value.shape, value.dtype) == (parameter.shape, parameter.dtype)
+        if not (value.shape == () and value >= 1 if key == "step" else like):
+            raise ValueError(f"the optimiser's {key} is of another parameter")
 
 
 def _scales(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ddm import html
 from ddm.errors import InputError
-from ddm.files import read_finite, read_metadata, read_tensors, write_tensors
+from ddm.files import read_metadata, read_whole, write_tensors
 from ddm.parameters import State
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Trajectory:
             trajectory.steps.append(step)
             trajectory.lengths.append(length)
         if trajectory._reach_path.exists():
-            trajectory.reach = read_finite(trajectory._reach_path)
+            trajectory.reach = _read(trajectory._reach_path)
         return trajectory
 
     def _path(self, t: int) -> Path:
@@ -113,7 +113,7 @@ class Trajectory:
         if not -len(self) <= t < len(self):
             raise IndexError(f"checkpoint {t} of {len(self)}")
         t %= len(self)
-        return self._states[t] if self.directory is None else read_tensors(self._path(t))
+        return self._states[t] if self.directory is None else _read(self._path(t))
 
     def __iter__(self) -> Iterator[State]:
         return (self[t] for t in range(len(self)))
@@ -140,6 +140,10 @@ class Trajectory:
         """Refuse a trajectory with fewer than two checkpoints."""
         if len(self) < 2:
             raise InputError("a trajectory needs at least two checkpoints: take a snapshot after each epoch.")
+
+
+def _read(path: Path) -> State:
+    return read_whole(path, "restore it or make the run again")
 
 
 def _distance(one: State, other: State) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -12,9 +13,6 @@ from ddm.audit import Audit
 from ddm.datasets.samples import Samples
 from ddm.errors import InputError
 from ddm.files import hash_of, is_sealed, is_whole, read_json, read_table
-from ddm.synset import Synset
-from ddm.target import fingerprint_of
-from ddm.trajectory import Trajectory
 
 WHOLE, DAMAGED, MISSING, FOREIGN, UNCHECKED, OTHER = "whole", "damaged", "missing", "foreign", "unchecked", "other"
 """As written; not as written; not there; as written for something else; nothing to check it by; no part of a run."""
@@ -82,20 +80,20 @@ class Verification:
         }
 
 
-def verify(run: Path, train: Samples | None = None, why_not: str = "it was not given") -> Verification:
+def verify(run: Path, train: Samples | Callable[[], Samples | str] | None = None) -> Verification:
     """Check every file of a run, that they belong together, and that ``train`` is what it was made with.
 
-    why_not: the reason if there is no ``train``
+    train: the training set, or what finds it once the files are whole; the reason, in words, where there is none
     """
     store.check_links(run)
-    facts = store.read_manifest(run)
+    facts = store.read_facts(run)
     complete = bool(facts.get("complete"))
     checked = [_manifest(facts)]
     if complete:
         checked += [_listed(run, name, known, facts) for name, known in _named(run, facts).items()]
     checked += list(_others(run, facts, {one.name for one in checked}))
     if complete and not any(one.bad for one in checked):
-        checked += [_together(run, facts), _data(facts, train, why_not)]
+        checked += [_together(run, facts), _data(facts, train() if callable(train) else train)]
     return Verification(str(run), complete, tuple(checked))
 
 
@@ -108,15 +106,15 @@ def _manifest(facts: Mapping[str, Any]) -> Checked:
 
 def _named(run: Path, facts: Mapping[str, Any]) -> dict[str, str | None]:
     """The files that a complete run must have, each with its checksum where the manifest holds one."""
-    known = facts.get("files")
-    if not isinstance(known, dict) or any(PurePosixPath(name).is_absolute() or ".." in name for name in known):
+    known: dict[str, str | None] = facts["files"]
+    if any(PurePosixPath(name).is_absolute() or ".." in name for name in known):
         raise InputError(f"'{run / store.MANIFEST}' does not name the files of its run: restore it.")
     return dict.fromkeys((store.CONFIG, store.PARTITION, store.SYNSET)) | known
 
 
 def _listed(run: Path, name: str, known: str | None, facts: Mapping[str, Any]) -> Checked:
     path = run / name
-    if not path.exists():
+    if not os.path.exists(path):  # unlike the path's own, it bears names too long for a file
         return Checked(name, MISSING)
     if known is None or hash_of(path) == known:
         return _by_itself(path, name) if known is None else Checked(name, WHOLE)
@@ -150,8 +148,8 @@ def _others(run: Path, facts: Mapping[str, Any], done: set[str]) -> Iterator[Che
         top = name.partition("/")[0]
         if name in done:
             continue
-        if path.name.startswith("."):
-            yield Checked(name, OTHER, "left by a write that was cut short")
+        if any(part.startswith(".") for part in PurePosixPath(name).parts):
+            yield Checked(name, OTHER, "hidden, as what a write that was cut short leaves")
         elif name == store.AUDIT:
             yield _audit(run, facts)
         elif top == store.TRAJECTORY and lists_trajectory:
@@ -178,30 +176,16 @@ def _audit(run: Path, facts: Mapping[str, Any]) -> Checked:
 def _together(run: Path, facts: Mapping[str, Any]) -> Checked:
     """Whether the pieces are of one training."""
     try:
-        origin = {what: facts[what] for what in ("network", "target", "data")}
-        trajectory = Trajectory.open(run / store.TRAJECTORY)
-        trajectory.check()
-        if len(trajectory) != facts["checkpoints"]:
-            return Checked(TOGETHER, MISSING, f"{len(trajectory)} of {facts['checkpoints']} checkpoints are there")
-        if fingerprint_of(facts["network"], trajectory[-1]) != facts["target"]:
-            return Checked(TOGETHER, FOREIGN, f"the trajectory: {store.training_of(run, facts)}")
-        upper = Synset.load(run / store.CLASS_SYNSET) if store.CLASS_SYNSET in facts["files"] else None
-        synset = Synset.load(run / store.SYNSET)
-        store.check_together(run, store.load_partition(run / store.PARTITION), synset, upper)
-        for one in (synset, upper):
-            if one is not None:
-                one.check_made_for(origin)
+        store.read_pieces(run, facts)
     except InputError as error:
         return Checked(TOGETHER, FOREIGN, str(error).removesuffix("."))
-    except (KeyError, TypeError) as error:
-        raise InputError(f"'{run / store.MANIFEST}' does not describe its run ({error}): restore it.") from None
     return Checked(TOGETHER, WHOLE)
 
 
-def _data(facts: Mapping[str, Any], train: Samples | None, why_not: str) -> Checked:
+def _data(facts: Mapping[str, Any], train: Samples | str | None) -> Checked:
     """Whether the training set is the one that a run was made with."""
-    if train is None:
-        return Checked(DATA, UNCHECKED, why_not)
+    if train is None or isinstance(train, str):
+        return Checked(DATA, UNCHECKED, train or "it was not given")
     if train.fingerprint() == facts["data"]:
         return Checked(DATA, WHOLE)
     return Checked(DATA, FOREIGN, train.unlike(facts.get("described")))

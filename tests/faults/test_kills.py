@@ -13,6 +13,7 @@ from killing import Command, fresh, group, results
 
 import ddm
 from ddm.files import read_json, read_tensors
+from ddm.verification import verify
 
 SEED = 7
 
@@ -78,7 +79,8 @@ def count(folder):
 
 
 def every_file_is_whole(folder):
-    """Whatever was being written, all that has a name can be read, and a run is loaded or refused in a sentence."""
+    """Whatever was being written, all that has a name can be read, and a run is loaded or refused in a sentence; it is
+    never called damaged."""
     for path in folder.rglob("*"):
         if not any(part.startswith(".ddm-") for part in path.parts):
             if path.suffix == ".json":
@@ -88,6 +90,8 @@ def every_file_is_whole(folder):
     if (folder / "run").exists():
         with contextlib.suppress(ddm.InputError):
             ddm.load(folder / "run")
+    if (folder / "run" / "manifest.json").exists():
+        assert not verify(folder / "run").bad
 
 
 @pytest.mark.parametrize("moment", ["synset.safetensors", "summary.json", "parts/identity.json", "config.json"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from ddm import run as runs
@@ -14,8 +15,7 @@ from ddm.words import console, describe_verification
 
 def verify(run: Run, data: DataName = None, root: Root = None, as_json: AsJson = False) -> None:
     """Whether a run is whole: every file as it was written, all of one training, and the training data the same."""
-    train, why_not = _training_set(run, data, root)
-    found = verified(run, train, why_not)
+    found = verified(run, functools.partial(_training_set, run, data, root))
     if as_json:
         print_json(found.to_dict())
     else:
@@ -24,11 +24,11 @@ def verify(run: Run, data: DataName = None, root: Root = None, as_json: AsJson =
         raise InputError(found.sentence)
 
 
-def _training_set(run: Path, data: str | None, root: str | None) -> tuple[Samples | None, str]:
+def _training_set(run: Path, data: str | None, root: str | None) -> Samples | str:
     """The training set of a run, or why there is none; one that was asked for must be there."""
     try:
-        return runs.training_set(run, data, root), ""
+        return runs.training_set(run, data, root)
     except InputError as error:
         if data is not None or root is not None:
             raise
-        return None, str(error).removesuffix(".")
+        return str(error).removesuffix(".")

@@ -19,7 +19,7 @@ import torch
 from ddm.datasets.samples import Samples, check_classes
 from ddm.engine import Engine
 from ddm.errors import InputError
-from ddm.files import read_table, write_json
+from ddm.files import check_whole, read_table, write_json
 from ddm.matching.blocks import Block, plan
 from ddm.matching.gradient_work import GradientWork
 from ddm.matching.response_work import ResponseWork
@@ -171,6 +171,8 @@ def _kept(directory: Path | None, number: int, block: Block) -> list[Part]:
     levels = [level for level, groups in (("cluster", block.clusters), ("class", block.classes)) if groups]
     if directory is None or not all(_path(directory, number, level).exists() for level in levels):
         return []
+    for level in levels:
+        check_whole(_path(directory, number, level), "delete it, and it is made again")
     parts = {level: Synset.load(_path(directory, number, level)) for level in levels}
     for level, groups in (("cluster", block.clusters), ("class", block.classes)):
         if groups and len(parts[level]) != len(groups):
