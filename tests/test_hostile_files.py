@@ -497,6 +497,7 @@ def test_a_training_that_counted_wrongly_is_not_gone_on_with(run, metadata, refu
         ("adam", "optimizer.0.step", lambda x: x[None]),
         ("adam", "optimizer.0.step", lambda x: -x),
         ("adam", "reach.blocks.0.0.weight", lambda x: x[:1]),
+        ("adam", "reach.blocks.0.0.weight", lambda x: x.int()),
         ("adam", "reach.blocks.0.0.weight", lambda x: None),
     ],
 )
@@ -557,6 +558,13 @@ def test_a_network_file_cannot_ask_for_a_gigantic_network(tmp_path, refused):
 @pytest.mark.parametrize("dtype", ["load", "complex64", "int8", "", None])
 def test_a_manifest_cannot_name_any_type(run, dtype, refused):
     change_manifest(run, dtype=dtype)
+    with refused("manifest.json"):
+        ddm.load(run)
+
+
+@pytest.mark.parametrize("trained", [[], ["nothing"], [1], [[]], "blocks"], ids=str)
+def test_a_manifest_must_name_what_was_trained(run, trained, refused):
+    change_manifest(run, trained=trained)
     with refused("manifest.json"):
         ddm.load(run)
 

@@ -364,7 +364,10 @@ def _network(facts: dict[str, Any], network: nn.Module | None, run: Path) -> nn.
     if facts["dtype"] not in _DTYPES:
         raise InputError(f"'{run / MANIFEST}' names no type of parameters: restore it or make the run again.")
     network = copy.deepcopy(network).to(getattr(torch, facts["dtype"]))
-    for name, parameter in network.named_parameters():
+    parameters = dict(network.named_parameters())
+    if not (facts["trained"] and is_names(facts["trained"]) and set(facts["trained"]) <= parameters.keys()):
+        raise InputError(f"'{run / MANIFEST}' does not name what was trained: restore it or make the run again.")
+    for name, parameter in parameters.items():
         parameter.requires_grad_(name in facts["trained"])
     return network
 

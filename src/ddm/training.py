@@ -210,6 +210,8 @@ class _Training:
         if self.reach is not None:
             reach = {name: tensors.pop(f"{_REACH}{name}") for name in self.reach}
             check_state(reach, {name: tuple(p.shape) for name, p in self.trained.items()}, "what it has reached")
+            if any(reach[name].dtype != parameter.dtype for name, parameter in self.trained.items()):
+                raise ValueError("what it has reached is of another type")
             self.reach = {name: tensor.to(self.device) for name, tensor in reach.items()}
         check_state(tensors, shapes_of(self.network), "it")
         load_state(self.network, tensors)

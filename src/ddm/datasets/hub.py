@@ -15,9 +15,10 @@ from typing import Any, BinaryIO
 
 from ddm.datasets.images import Images, survey
 from ddm.datasets.labels import number
-from ddm.datasets.places import leads_out, reason
+from ddm.datasets.places import reason
 from ddm.datasets.published import Published
 from ddm.errors import InputError
+from ddm.files import leads_out
 
 SPLITS = {"train": ("train",), "validation": ("validation", "valid"), "test": ("test",)}
 IMAGE_NAMES = ("image", "img")

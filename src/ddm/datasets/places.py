@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ddm.errors import InputError
+from ddm.files import leads_out
 
 Root = str | os.PathLike[str] | None
 
@@ -35,14 +36,6 @@ def inside(path: Path, home: Path) -> Path:
     if path.exists() and not path.is_file():
         raise InputError(f"'{path}' is not an ordinary file: remove it.")
     return path
-
-
-def leads_out(path: Path, home: Path) -> bool:
-    """Whether a path leads out of ``home`` by a link; links that lead in a circle do."""
-    try:
-        return not path.resolve().is_relative_to(home)
-    except (OSError, RuntimeError):
-        return True
 
 
 def missing(name: str, wanted: Sequence[str], folder: Path) -> InputError:
