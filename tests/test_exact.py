@@ -184,7 +184,7 @@ def test_a_truncated_model_is_named_not_used(target, samples, tmp_path, refused)
     exact.make([ROWS], [0])
     path = next(tmp_path.glob("*.safetensors"))
     path.write_bytes(path.read_bytes()[:-7])
-    with refused(path.name, "restore"):
+    with refused(path.name, "delete it, and it is made again"):
         list(exact.states([ROWS]))
 
 
