@@ -69,12 +69,12 @@ def estimate(config: Config, engine: Engine = None) -> Estimate:
     network = networks.build(config.model, data.train.shape, len(data.classes), **config.options)
     own = read_groups(config, data)
     with progress.silent():
-        step = _seconds_a_sample(network, data.train, config)
+        training = _training(network, data.train, config)
         target = _stand_in(network, data.train, config)
         partition = _stand_in_partition(data.train, config, target, own)
         fit = _Fit(config, data, target, partition, engine)
         seconds = {
-            "training": step * len(data.train) * config.recipe.epochs,
+            "training": training,
             "partition": _clustering(data.train, config, target),
             "matching": fit.seconds(),
         }
@@ -87,15 +87,15 @@ def _bytes(samples: Samples) -> int:
     return samples.raw.nbytes + samples.labels.nbytes + samples.origin.nbytes
 
 
-def _seconds_a_sample(network: nn.Module, samples: Samples, config: Config) -> float:
-    """Of a training, from a short one of a few batches."""
+def _training(network: nn.Module, samples: Samples, config: Config) -> float:
+    """Seconds of the training, from a short one of a few batches; the first of all also loads what it needs."""
     recipe = replace(config.recipe, epochs=1, checkpoint_every=None)
     count = min(len(samples), 2 * recipe.batch_size)
-    train(network, samples[:count], recipe, device=config.device)
+    first = _timed(partial(train, network, samples[:count], recipe, device=config.device))
     while True:
         passed = _timed(partial(train, network, samples[:count], recipe, device=config.device))
         if passed >= _LONG_ENOUGH or count == len(samples):
-            return passed / count
+            return first + passed / count * len(samples) * config.recipe.epochs
         count = min(len(samples), 2 * count)
 
 
@@ -120,14 +120,14 @@ def _stand_in_partition(samples: Samples, config: Config, target: Target, own: n
 
 
 def _clustering(samples: Samples, config: Config, target: Target) -> float:
-    """Seconds of features and k-means, by those of some samples of a class."""
+    """Seconds of features and k-means, by those of some samples of a class, and of loading what they need."""
     if config.groups is not None or config.partition != "kmeans":
         return 0.0
     labels = samples.labels.numpy()
     some = samples[np.flatnonzero(labels == np.bincount(labels).argmax())[:_CLUSTERED]]
-    kmeans(some[:2], np.zeros((2, 1)), 1)  # what it imports takes seconds
+    first = _timed(lambda: kmeans(some[:2], np.zeros((2, 1)), 1))
     passed = _timed(lambda: kmeans(some, features_of(some, config.features, target), config.clusters))
-    return passed * len(samples) / len(some)
+    return first + passed * len(samples) / len(some)
 
 
 class _Fit:
