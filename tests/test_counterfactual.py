@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 import ddm
+from ddm import gradients
 from ddm import models as module
 from ddm.counterfactual import Counterfactuals
 from ddm.errors import InputError
@@ -71,6 +72,56 @@ def test_the_models_of_a_design_are_the_models_one_by_one(datamodel, digits, mon
     monkeypatch.setattr(module, "BUDGET", 4 * datamodel.target.flat.size * 2)  # two models at a time, nothing kept
     small = Counterfactuals(datamodel.target, datamodel.synset)
     torch.testing.assert_close(small.outputs(removed, x), single, rtol=1e-3, atol=1e-4)
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """How many directions each call made."""
+    made, found = Counterfactuals._steps_of, []
+    monkeypatch.setattr(
+        Counterfactuals, "_steps_of", lambda self, some, theta: found.append(len(some)) or made(self, some, theta)
+    )
+    return found
+
+
+@pytest.mark.parametrize("changes", [{}, {"matching": "reverse", "steps": 2}], ids=["shared", "own"])
+@pytest.mark.parametrize("fast", [False, True])
+def test_no_more_directions_are_held_than_fit_the_budget(target, digits, changes, fast, held, monkeypatch):
+    datamodel = ddm.DistilledDatamodel.fit(target, digits.train, clusters=3, **{"curvature": 512, "bank": 40} | changes)
+    groups = len(datamodel.partition)
+    removed = np.vstack([np.random.default_rng(0).random((5, groups)) < 0.5, np.eye(groups, dtype=bool)])
+    x, _ = digits.test.batch(slice(0, 6))
+    whole = datamodel._clusters.outputs(removed, x, fast=fast)
+    held.clear()
+    monkeypatch.setattr(module, "BUDGET", 4 * target.flat.size * 4)
+    monkeypatch.setattr(gradients, "_TOGETHER", 10 * target.flat.size * 2)  # two inputs at a time
+    found = Counterfactuals(target, datamodel.synset).outputs(removed, x, fast=fast)
+    torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-5)
+    assert max(held) == 4
+    if fast:
+        assert sum(held) == groups  # each once, however many inputs there are
+
+
+def test_several_steps_hold_no_more_directions_than_fit_the_budget(target, digits, held, monkeypatch):
+    datamodel = ddm.DistilledDatamodel.fit(
+        target, digits.train, clusters=2, matching="reverse", steps=2, finetune_steps=3
+    )
+    removed = np.random.default_rng(0).random((2, len(datamodel.partition))) < 0.5
+    whole = datamodel._clusters.parameters(removed)
+    held.clear()
+    monkeypatch.setattr(module, "BUDGET", 4 * target.flat.size * 3)
+    torch.testing.assert_close(datamodel._clusters.parameters(removed), whole, rtol=1e-4, atol=1e-6)
+    assert max(held) == 3
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_removing_nothing_gives_the_target_however_little_fits(target, digits, steps, monkeypatch):
+    datamodel = ddm.DistilledDatamodel.fit(
+        target, digits.train, clusters=1, matching="reverse", steps=2, finetune_steps=steps
+    )
+    monkeypatch.setattr(module, "BUDGET", 4 * target.flat.size)
+    x, _ = digits.test.batch(slice(0, 3))
+    torch.testing.assert_close(datamodel.counterfactual([])(x), target.outputs(x))
 
 
 def test_one_step_effects_on_parameters_add_up_over_groups(datamodel):

@@ -1,9 +1,18 @@
 """What a fit would take, against what it takes."""
 
 import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
 
+import joblib
 import pytest
+import torch
+from answers import refuses
 
+from ddm import estimate as module
+from ddm.clusters import Place
 from ddm.estimate import estimate
 from ddm.matching import Settings
 from ddm.recipe import Recipe
@@ -17,17 +26,98 @@ SMALL = Config(
     clusters=3,
     settings=Settings(curvature=512, bank=64),
 )
+REVERSE = Settings(matching="reverse", steps=3)
 
 
-@pytest.mark.parametrize(
-    "settings", [SMALL.settings, Settings(matching="reverse", steps=3)], ids=["response", "reverse"]
-)
+@pytest.mark.parametrize("settings", [SMALL.settings, REVERSE], ids=["response", "reverse"])
 def test_the_disk_is_right_to_a_factor_of_two(settings, tmp_path):
     config = Config(**{**vars(SMALL), "settings": settings})
     wanted = estimate(config).disk
     fit(config, tmp_path / "run")
     found = sum(path.stat().st_size for path in (tmp_path / "run").rglob("*") if path.is_file())
     assert found / 2 <= wanted <= 2 * found
+
+
+MEASURED = """
+import json, resource, sys, time
+from pathlib import Path
+from ddm import run
+from ddm.estimate import estimate
+
+config, out = run.Config.from_dict(json.loads(sys.argv[1])), sys.argv[2:]
+if out:
+    started = time.process_time()
+    run.fit(config, Path(out[0]), "serial")
+    seconds, scale = time.process_time() - started, 1 if sys.platform == "darwin" else 1024
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"seconds": seconds, "memory": most * scale}))
+else:
+    time.perf_counter = time.process_time  # so that other work on the machine does not count
+    found = estimate(config, "serial").to_dict()
+    print(json.dumps({"seconds": found["seconds"]["all"], "memory": found["memory"]}))
+"""
+
+
+def measured(config, *out):
+    """Processor seconds and bytes of a fit on one thread: as planned or, with a folder for the run, as it takes."""
+    command = [sys.executable, "-W", "ignore", "-c", MEASURED, json.dumps(config.to_dict()), *map(str, out)]
+    answer = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, check=True)
+    return json.loads(answer.stdout)
+
+
+def test_time_and_memory_are_right_to_a_factor_of_two(tmp_path):
+    config = Config(data="digits", options={"width": 16, "depth": 2}, recipe=Recipe(epochs=12), clusters=8)
+    wanted, found = measured(config), measured(config, tmp_path / "run")
+    for what in ("seconds", "memory"):
+        assert found[what] / 2 <= wanted[what] <= 2 * found[what], what
+
+
+def test_pieces_are_timed_on_one_thread(monkeypatch):
+    threads = []
+    gradient = module.loss_gradient
+    monkeypatch.setattr(
+        module, "loss_gradient", lambda *given: threads.append(torch.get_num_threads()) or gradient(*given)
+    )
+    torch.set_num_threads(2)
+    try:
+        estimate(SMALL)
+    finally:
+        torch.set_num_threads(1)
+    assert set(threads) == {1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "workers"), [(SMALL.settings, 8), (REVERSE, 4)], ids=["response", "reverse: as many as blocks"]
+)
+def test_every_worker_takes_memory(settings, workers, monkeypatch):
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 8)
+    config = replace(SMALL, settings=settings)
+    here, there = estimate(config, "serial"), estimate(config, "processes")
+    assert (here.workers, there.workers) == (0, workers)
+    assert there.memory > here.memory + workers * 50e6  # the interpreter and torch, each time
+    assert estimate(config, Place("serial")).workers == 0
+    assert estimate(config, "dask://127.0.0.1:1").workers == 0
+
+
+def test_a_bank_that_may_grow_takes_more_memory_than_the_one_it_starts_with():
+    grows = estimate(replace(SMALL, settings=Settings(curvature=512)), "serial")
+    stays = estimate(replace(SMALL, settings=Settings(curvature=512, bank=102)), "serial")
+    assert grows.memory > stays.memory + 30e6
+
+
+def test_what_this_process_took_before_does_not_count():
+    before = estimate(SMALL, "serial").memory
+    torch.ones(2**28)  # 1 GiB, given back at once
+    assert estimate(SMALL, "serial").memory < before + 2**29
+
+
+def test_the_workers_are_said_and_a_wrong_engine_refused(command, monkeypatch):
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 3)
+    small = ("fit", "digits", "--limit", "100", "--epochs", "2", "--plan", "--engine")
+    assert "that of 3 workers" in command(*small, "processes").out
+    assert "workers" not in command(*small, "serial").out
+    assert "cores as this machine" in command(*small, "dask://127.0.0.1:1").err
+    refuses(command(*small, "nonsense"), "no engine 'nonsense'")
 
 
 def test_more_of_everything_takes_more():
@@ -46,5 +136,5 @@ def test_a_plan_is_said_and_nothing_is_written(command, tmp_path):
     assert "of memory" in answer.out
     assert not list(tmp_path.iterdir())
     found = json.loads(command("fit", "digits", "--limit", "100", "--epochs", "2", "--plan", "--json").out)
-    assert set(found) == {"seconds", "memory", "disk"}
+    assert set(found) == {"seconds", "memory", "workers", "disk"}
     assert found["seconds"]["all"] == pytest.approx(sum(v for k, v in found["seconds"].items() if k != "all"))

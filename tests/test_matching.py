@@ -1,5 +1,7 @@
+import copy
 from dataclasses import replace
 
+import joblib
 import numpy as np
 import pytest
 import torch
@@ -9,12 +11,14 @@ from torch import nn
 from torch.nn import functional as F
 
 import ddm
+from ddm import engine
 from ddm.errors import InputError
 from ddm.gradients import group_gradients, loss_gradient
 from ddm.matching import MATCHINGS, Settings, distil, gradient, paper
 from ddm.matching.blocks import plan
 from ddm.matching.distances import DISTANCES
 from ddm.matching.gradient import Distilled, synset_gradients
+from ddm.matching.gradient_work import GradientWork
 from ddm.matching.pairs import draw, real_checkpoints
 from ddm.matching.start import start
 from ddm.partition import Partition, classwise, sequential
@@ -122,6 +126,42 @@ def test_blocks_matched_in_processes_give_the_bits_of_those_matched_here(target,
         assert one.names == other.names
         for part in ("images", "targets", "lengths", "alignment"):
             assert torch.equal(getattr(one, part), getattr(other, part))
+
+
+@pytest.mark.parametrize(("fitting", "cores", "processes"), [(3, 16, 3), (1, 16, 1), (3, 2, 2)])
+def test_the_blocks_of_all_processes_together_fit_the_memory(
+    target, digits, partition, fitting, cores, processes, monkeypatch
+):
+    asked = []
+
+    def each(work, pieces, *, workers, **how):
+        asked.append(workers)
+        return map(work, pieces)
+
+    monkeypatch.setattr(joblib, "cpu_count", lambda: cores)
+    monkeypatch.setattr(engine, "each", each)
+    work = GradientWork(target, digits.train, Settings(matching="reverse", steps=1))
+    blocks = plan(partition, work.bytes_per_group, 1.0, work.most)
+    largest = max(block.size for block in blocks)
+    work.settings = replace(work.settings, memory=(fitting + 0.5) * largest * work.bytes_per_group / 2**30)
+    made = dict(work.all(partition, partition.by_class(), list(enumerate(blocks)), lambda amount: None))
+    assert asked == [processes]
+    assert set(made) == set(range(len(blocks)))
+
+
+def test_a_block_uses_nothing_that_the_target_left_on_another_device(target, digits, partition):
+    elsewhere = copy.copy(target)
+    elsewhere.theta = target.theta.to("meta")
+    elsewhere.fixed = {name: tensor.to("meta") for name, tensor in target.fixed.items()}
+    made = []
+    for one in (target, elsewhere):
+        work = GradientWork(target, digits.train, Settings(matching="reverse", steps=2))
+        work.target = one
+        blocks = list(enumerate(plan(partition, work.bytes_per_group, 1.0, work.most)))[:1]
+        made.append(next(iter(work.all(partition, partition.by_class(), blocks, lambda amount: None)))[1])
+    for (_, here), (_, there) in zip(*made, strict=True):
+        assert torch.equal(here.images, there.images)
+        assert torch.equal(here.lengths, there.lengths)
 
 
 @given(

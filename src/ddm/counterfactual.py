@@ -37,7 +37,7 @@ class Counterfactuals(Models):
         """−α_κ ∇L(θ_τ; S_κ) ``(B, P)`` of some groups, or of all; those of all are kept where they fit."""
         if self.synset.steps > 1:
             raise InputError("a fine-tuning of several steps has no one direction: ask without fast.")
-        if self._directions is None and (groups is None or self._fits(len(self))):
+        if self._directions is None and (groups is None or self._kept):
             self._directions = self._steps_of(torch.arange(len(self)), self.target.theta)
         if self._directions is None:
             assert groups is not None
@@ -55,11 +55,14 @@ class Counterfactuals(Models):
         groups = removed.nonzero()[:, 0]
         theta = self.target.theta
         for _ in range(self.synset.steps):
-            theta = theta + self._steps_of(groups, theta).sum(0) / self.synset.steps
+            parts = [self._steps_of(some, theta).sum(0) for some in groups.split(self._at_once)]
+            theta = theta + torch.stack(parts).sum(0) / self.synset.steps
         return theta
 
     def _steps_of(self, groups: Tensor, theta: Tensor) -> Tensor:
         """−α_κ ∇L(θ; S_κ) ``(B, P)`` of some groups at θ."""
+        if not len(groups):
+            return theta.new_zeros(0, len(theta))
         if self.synset.shared:
             return self._shared_steps_of(groups, theta)
         gradients = synset_gradients(

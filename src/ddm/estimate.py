@@ -9,16 +9,18 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from ddm import networks
+from ddm import networks, progress
+from ddm.clusters import Place
 from ddm.datasets.samples import Data, Samples
-from ddm.engine import Engine
+from ddm.engine import Engine, one_thread
 from ddm.gradients import loss_gradient
 from ddm.matching.blocks import plan
 from ddm.matching.gradient_work import GradientWork
@@ -26,7 +28,6 @@ from ddm.matching.response_work import ResponseWork
 from ddm.matching.work import worthwhile
 from ddm.parameters import state_of
 from ddm.partition import Partition, features_of, kmeans, make_partition, sequential
-from ddm.progress import silent
 from ddm.run import Config, load_data, read_groups
 from ddm.target import Target
 from ddm.training import train
@@ -44,46 +45,57 @@ class Estimate:
     """What a fit would take.
 
     seconds: of each stage
-    memory:  bytes of this process at its largest, the data among them
+    memory:  bytes of this process and its workers at their largest, the data among them
+    workers: processes that it starts on this machine
     disk:    bytes of the run
     """
 
     seconds: dict[str, float]
     memory: int
+    workers: int
     disk: int
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
-        return {"seconds": self.seconds | {"all": sum(self.seconds.values())}, "memory": self.memory, "disk": self.disk}
+        return vars(self) | {"seconds": self.seconds | {"all": sum(self.seconds.values())}}
 
 
 def estimate(config: Config, engine: Engine = None) -> Estimate:
     """What the fit of ``config`` would take on this machine, right to a factor of two; nothing is written."""
+    if Place.of(engine).remote:
+        progress.note("The plan takes the cluster to have as many cores as this machine.")
+    empty = _resident()
     data = load_data(config)
     network = networks.build(config.model, data.train.shape, len(data.classes), **config.options)
     own = read_groups(config, data)
-    with silent():
-        step = _seconds_a_sample(network, data.train, config)
+    with progress.silent():
+        training = _training(network, data.train, config)
         target = _stand_in(network, data.train, config)
         partition = _stand_in_partition(data.train, config, target, own)
         fit = _Fit(config, data, target, partition, engine)
         seconds = {
-            "training": step * len(data.train) * config.recipe.epochs,
+            "training": training,
             "partition": _clustering(data.train, config, target),
             "matching": fit.seconds(),
         }
-    return Estimate(seconds, _resident() + fit.memory, fit.disk)
+    memory = _resident() + fit.memory + fit.workers * (empty + _bytes(data.train))
+    return Estimate(seconds, memory, fit.workers, fit.disk)
 
 
-def _seconds_a_sample(network: nn.Module, samples: Samples, config: Config) -> float:
-    """Of a training, from a short one of a few batches."""
+def _bytes(samples: Samples) -> int:
+    """What samples take in memory."""
+    return samples.raw.nbytes + samples.labels.nbytes + samples.origin.nbytes
+
+
+def _training(network: nn.Module, samples: Samples, config: Config) -> float:
+    """Seconds of the training, from a short one of a few batches; the first of all also loads what it needs."""
     recipe = replace(config.recipe, epochs=1, checkpoint_every=None)
     count = min(len(samples), 2 * recipe.batch_size)
-    train(network, samples[:count], recipe, device=config.device)
+    first = _timed(partial(train, network, samples[:count], recipe, device=config.device))
     while True:
         passed = _timed(partial(train, network, samples[:count], recipe, device=config.device))
         if passed >= _LONG_ENOUGH or count == len(samples):
-            return passed / count
+            return first + passed / count * len(samples) * config.recipe.epochs
         count = min(len(samples), 2 * count)
 
 
@@ -108,14 +120,14 @@ def _stand_in_partition(samples: Samples, config: Config, target: Target, own: n
 
 
 def _clustering(samples: Samples, config: Config, target: Target) -> float:
-    """Seconds of features and k-means, by those of some samples of a class."""
+    """Seconds of features and k-means, by those of some samples of a class, and of loading what they need."""
     if config.groups is not None or config.partition != "kmeans":
         return 0.0
     labels = samples.labels.numpy()
     some = samples[np.flatnonzero(labels == np.bincount(labels).argmax())[:_CLUSTERED]]
-    kmeans(some[:2], np.zeros((2, 1)), 1)  # what it imports takes seconds
+    first = _timed(lambda: kmeans(some[:2], np.zeros((2, 1)), 1))
     passed = _timed(lambda: kmeans(some, features_of(some, config.features, target), config.clusters))
-    return passed * len(samples) / len(some)
+    return first + passed * len(samples) / len(some)
 
 
 class _Fit:
@@ -127,32 +139,49 @@ class _Fit:
         kind = ResponseWork if self.settings.matching == "response" else GradientWork
         self.work = kind(target, self.samples, self.settings)
         self.blocks = plan(partition, self.work.bytes_per_group, self.settings.memory, self.work.most)
-        self.place = place
+        self.passes = sum(self.work.cost(partition, self.upper, block) for block in self.blocks)
+        self.place = Place.of(worthwhile(place, target, self.passes))
+
+    @cached_property
+    def _cores(self) -> int:
+        """Pieces that are worked on at once."""
+        from joblib import cpu_count
+
+        if self.place.kind == "serial":
+            return 1
+        if isinstance(self.work, GradientWork) and not self.place.remote:
+            return min(self.work.workers(self.blocks), len(self.blocks))
+        cores: int = cpu_count()
+        return cores
+
+    @property
+    def workers(self) -> int:
+        """Processes that are started on this machine."""
+        return 0 if self.place.remote or self._cores == 1 else self._cores
 
     def seconds(self) -> float:
         """Of all blocks."""
-        passes = sum(self.work.cost(self.partition, self.upper, block) for block in self.blocks)
-        shared = worthwhile(self.place, self.target, passes) != "serial"
-        cores = (os.cpu_count() or 1) if shared else 1
-        found = passes * self._pass() / cores
+        found = self.passes * self._pass / self._cores
         if isinstance(self.work, ResponseWork):
             found += sum(block.size for block in self.blocks) * self._look(self.work)
             found += self._rows(self.work) * self._row(self.work) + self._multiplications(self.work) * _multiplication()
         return found
 
+    @cached_property
     def _pass(self) -> float:
-        """Seconds of a sample forward and back."""
+        """Seconds of a sample forward and back, on one thread as in all pieces."""
         x, y = self.samples.batch(self.partition.rows(0)[: self.settings.samples])
         theta, fixed = self.target.at(0)
-        return _repeated(lambda: loss_gradient(self.target, theta, fixed, x, y)) / len(x)
+        with one_thread():
+            return _repeated(lambda: loss_gradient(self.target, theta, fixed, x, y)) / len(x)
 
     def _look(self, work: ResponseWork) -> float:
-        """Seconds of a group's own curvature, beyond the passes that it is counted as."""
+        """Seconds of a group's own curvature, found in this process, beyond the passes that it is counted as."""
         rows = self.partition.rows(0)
         return max(
             0.0,
             _repeated(lambda: work.responses.own(self.target.theta[None], [rows]))
-            - work.responses.looks(rows) * self._pass(),
+            - work.responses.looks(rows) * self._pass / self._cores,
         )
 
     def _row(self, work: ResponseWork) -> float:
@@ -184,11 +213,17 @@ class _Fit:
 
     @property
     def memory(self) -> int:
-        """Bytes beside the data and the network."""
-        held = max(block.size for block in self.blocks) * self.work.bytes_per_group
+        """Bytes of blocks and what they share, beside the data and the network."""
+        block = max(block.size for block in self.blocks) * self.work.bytes_per_group
         if isinstance(self.work, ResponseWork):
-            held += self.work.responses.curvature.nbytes + self.work.encoder.nbytes
-        return int(held)
+            return block + self.work.responses.curvature.nbytes + self._bank_bytes(self.work)
+        return block * max(1, self.workers)
+
+    def _bank_bytes(self, work: ResponseWork) -> int:
+        """Of the bank's Jacobian, and of the products with it."""
+        rows, metric = self._bank, work.encoder.metric
+        jacobian = min(4 * rows * self.target.flat.size, int(self.settings.memory * 2**29))
+        return jacobian + metric.nbytes + 8 * rows * (2 * rows + metric.count)
 
     @property
     def disk(self) -> int:
@@ -213,13 +248,12 @@ def _multiplication() -> float:
 
 
 def _repeated(work: Callable[[], object]) -> float:
-    """Seconds of some work, from the fastest of a few trials after a first."""
-    passed, least = 0.0, math.inf
+    """Seconds of some work, the mean of a few trials after a first."""
+    passed, trials = 0.0, 0
     work()
     while passed < _LONG_ENOUGH:
-        last = _timed(work)
-        passed, least = passed + last, min(least, last)
-    return least
+        passed, trials = passed + _timed(work), trials + 1
+    return passed / trials
 
 
 def _timed(work: Callable[[], object]) -> float:
@@ -229,6 +263,9 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def _resident() -> int:
-    """Bytes that this process has taken at its largest."""
+    """Bytes that this process takes; where the system does not say, those at its largest."""
+    pages = Path("/proc/self/statm")
+    if pages.exists():
+        return int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024

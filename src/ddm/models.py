@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -43,17 +43,13 @@ class Models:
 
     def parameters(self, removed: np.ndarray | Tensor) -> Tensor:
         """θ_p ``(M, P)`` for M perturbations: ``removed (M, K)`` is True where a group is taken away."""
-        removed = self._checked(removed)
-        if self._fits(len(self)):
-            directions = self.directions(None)
-        else:
-            used = removed.any(0)
-            removed, directions = removed[:, used], self.directions(used.nonzero()[:, 0])
-        if (removed.sum(1) == 1).all():
-            chosen = removed.int().argmax(1)
-            in_order = torch.equal(chosen, torch.arange(len(directions)))
-            return self.target.theta + (directions if in_order else directions[chosen])
-        return self.target.theta + removed.to(directions) @ directions
+        removed, theta = self._checked(removed), self.target.theta
+        if self._kept:
+            return theta + _sums(removed, self.directions(None))
+        models = theta.repeat(len(removed), 1)
+        for groups in removed.any(0).nonzero()[:, 0].split(self._at_once):
+            models += _sums(removed[:, groups], self.directions(groups))
+        return models
 
     def network(self, removed: np.ndarray | Tensor) -> nn.Module:
         """The model without the groups of ``removed (K,)``, as a plain network in evaluation mode."""
@@ -74,9 +70,8 @@ class Models:
         return self._linear(removed, x) if fast else self._exact(removed, x)
 
     def _exact(self, removed: Tensor, x: Tensor) -> Iterator[Tensor]:
-        size = max(1, BUDGET // (self.target.flat.size * self.target.theta.element_size()))
         with bar("counterfactual models", len(removed)) as advance, torch.no_grad():
-            for part in removed.split(size):
+            for part in removed.split(self._at_once):
                 for logits in self._forward(self.parameters(part), x):
                     yield logits
                     advance(1)
@@ -89,11 +84,14 @@ class Models:
 
     def changes(self, groups: Tensor, x: Tensor) -> Tensor:
         """J(x) d_κ ``(B, n, L)``: what removing each of some groups does to the logits, to first order."""
-        target, parts = self.target, []
-        for inputs in x.split(together(target, target.outputs(x[:1]).shape[1])) if len(x) > 1 else [x]:
-            rows = jacobian(target, target.theta, target.fixed, inputs)
-            parts.append(torch.einsum("nlp,kp->knl", rows, self.directions(groups)))
-        return torch.cat(parts, 1)
+        inputs = x.split(together(self.target, self.target.outputs(x[:1]).shape[1])) if len(x) > 1 else [x]
+        return torch.cat([self._changes(self.directions(some), inputs) for some in groups.split(self._at_once)])
+
+    def _changes(self, directions: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+        """J(x) d ``(B, n, L)`` of directions ``(B, P)``, for inputs ``x (n, ...)`` in parts."""
+        target = self.target
+        rows = (jacobian(target, target.theta, target.fixed, part) for part in inputs)
+        return torch.cat([torch.einsum("nlp,kp->knl", part, directions) for part in rows], 1)
 
     def _forward(self, models: Tensor, x: Tensor) -> Iterable[Tensor]:
         flat, fixed = self.target.flat, self.target.fixed
@@ -103,11 +101,27 @@ class Models:
                 return logits
         return (torch.cat([flat(theta, fixed, part) for part in x.split(512)]) for theta in models)
 
-    def _fits(self, models: int) -> bool:
-        return models * self.target.flat.size * self.target.theta.element_size() <= BUDGET
+    @property
+    def _at_once(self) -> int:
+        """Models, or directions, that fit the budget."""
+        return max(1, BUDGET // (self.target.flat.size * self.target.theta.element_size()))
+
+    @property
+    def _kept(self) -> bool:
+        """Whether all groups' directions fit, so that they are computed once and kept."""
+        return len(self) <= self._at_once
 
     def _checked(self, removed: np.ndarray | Tensor) -> Tensor:
         removed = torch.as_tensor(removed).to("cpu", torch.bool)
         if removed.dim() != 2 or removed.shape[1] != len(self):
             raise InputError(f"perturbations of shape {tuple(removed.shape)} do not fit {len(self)} groups.")
         return removed
+
+
+def _sums(removed: Tensor, directions: Tensor) -> Tensor:
+    """Σ_{κ removed} d_κ ``(M, P)`` for ``removed (M, B)`` and directions ``(B, P)``."""
+    if (removed.sum(1) == 1).all():
+        chosen = removed.int().argmax(1)
+        in_order = torch.equal(chosen, torch.arange(len(directions)))
+        return directions if in_order else directions[chosen]
+    return removed.to(directions) @ directions

@@ -49,8 +49,10 @@ def describe_estimate(out: Console, estimate: Estimate) -> None:
     """What a fit would take."""
     stages = ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in estimate.seconds.items())
     out.print(f"This would take about {duration(sum(estimate.seconds.values()))}: {stages}.")
+    workers = f", that of {estimate.workers} workers among it," if estimate.workers else ""
     out.print(
-        f"It needs about {estimate.memory / 2**30:.1f} GiB of memory and {estimate.disk / 2**20:,.0f} MiB of disk. "
+        f"It needs about {estimate.memory / 2**30:.1f} GiB of memory{workers} and "
+        f"{estimate.disk / 2**20:,.0f} MiB of disk. "
         "These may be wrong by a factor of two; nothing was written."
     )
 

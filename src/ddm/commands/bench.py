@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ddm.clusters import Place
-from ddm.commands.options import AsJson, EngineName, Root, Seed, print_json, typed
+from ddm.commands.options import AsJson, EngineName, Root, Seed, chosen, print_json, typed
 from ddm.words import console
 
 
@@ -38,23 +38,15 @@ def bench(
 
     Place.of(engine).check()
     setup = benches.preset(data, model, scale)
-    given = {
-        "limit": limit,
-        "size": size,
-        "clusters": clusters,
-        "orders": seeds,
-        "tests": tests,
-        "unions": unions,
-    }
-    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    recipe = setup.recipe if epochs is None else replace(setup.recipe, epochs=epochs)
-    changes |= {
-        "root": root,
-        "seed": seed,
-        "recipe": replace(recipe, seed=seed),
-        "settings": replace(setup.settings, seed=seed),
-    }
-    setup = replace(setup, **changes)
+    recipe = replace(setup.recipe, seed=seed, **chosen(epochs=epochs))
+    setup = replace(
+        setup,
+        root=root,
+        seed=seed,
+        recipe=recipe,
+        settings=replace(setup.settings, seed=seed),
+        **chosen(limit=limit, size=size, clusters=clusters, orders=seeds, tests=tests, unions=unions),
+    )
     out = out or Path("benchmarks") / data.replace(":", "-").replace("/", "-")
     found = benches.run(name, setup, out, typed(root), engine)
     if as_json:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ddm import run as runs
-from ddm.commands.options import AsJson, Device, EngineName, Root, Seed, audited_part, print_json, with_seed
+from ddm.commands.options import AsJson, Device, EngineName, Root, Seed, audited_part, chosen, print_json, with_seed
 from ddm.errors import InputError
 from ddm.estimate import estimate
 from ddm.files import hash_of, read_json
@@ -18,6 +18,19 @@ from ddm.matching import private as made_private
 from ddm.recipe import Recipe
 from ddm.run import Config
 from ddm.words import console, describe_estimate, describe_run, trust
+
+_RECIPE = (
+    "epochs",
+    "lr",
+    "batch_size",
+    "optimizer",
+    "momentum",
+    "weight_decay",
+    "schedule",
+    "augment",
+    "checkpoint_every",
+)
+"""Options that change the recipe."""
 
 
 def fit(
@@ -59,26 +72,12 @@ def fit(
 ) -> None:
     """Train a target, cluster its training set and distil each group's influence: once for all questions."""
     if config is not None:
-        wanted = Config.from_dict(read_json(config))
-        _only(context, ("config", "root", "out", "device", "engine", "plan", "as_json"))
-        wanted = replace(wanted, root=root or wanted.root, device=device)
+        wanted = _replayed(context, config, root, device)
     else:
         recipe, settings = _preset(preset, data, model)
-        changes: dict[str, Any] = {
-            "epochs": epochs,
-            "lr": lr,
-            "batch_size": batch_size,
-            "optimizer": optimizer,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-            "schedule": schedule,
-            "augment": augment,
-            "checkpoint_every": checkpoint_every,
-        }
-        recipe = replace(recipe, **{name: value for name, value in changes.items() if value is not None})
-        settings = changed(settings, _pairs(setting, "setting") | ({"matching": matching} if matching else {}))
-        settings = made_private(settings) if private else settings
-        wanted = Config(
+        recipe, given = _recipe(context, recipe), _pairs(setting, "setting")
+        settings = _settings(settings, given, matching, private)
+        described = Config(
             data=data,
             root=root,
             limit=limit,
@@ -94,7 +93,7 @@ def fit(
             settings=settings,
             device=device,
         )
-        wanted = with_seed(wanted, seed, given=_pairs(setting, "setting"))
+        wanted = with_seed(described, seed, given)
     if plan:
         _plan(wanted, engine, as_json)
         return
@@ -107,12 +106,11 @@ def fit(
         console().print(trust(datamodel.audited))
 
 
-def _plan(config: Config, engine: str | None, as_json: bool) -> None:
-    found = estimate(config, engine)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        describe_estimate(console(), found)
+def _replayed(context: typer.Context, path: Path, root: str | None, device: str) -> Config:
+    """The config of a file, with the data and the device of this machine."""
+    config = Config.from_dict(read_json(path))
+    _only(context, ("config", "root", "out", "device", "engine", "plan", "as_json"))
+    return replace(config, root=root or config.root, device=device)
 
 
 def _only(context: typer.Context, allowed: tuple[str, ...]) -> None:
@@ -121,6 +119,25 @@ def _only(context: typer.Context, allowed: tuple[str, ...]) -> None:
         source = context.get_parameter_source(name)
         if name not in allowed and source is not None and source.name == "COMMANDLINE":
             raise InputError(f"--config decides {name.replace('_', '-')} itself: leave it out.")
+
+
+def _recipe(context: typer.Context, start: Recipe) -> Recipe:
+    """A recipe with what the command line says otherwise."""
+    return replace(start, **chosen(**{name: context.params[name] for name in _RECIPE}))
+
+
+def _settings(start: Settings, given: dict[str, Any], matching: str | None, private: bool) -> Settings:
+    """Settings with those of ``--setting`` and ``--matching``, made private if asked for."""
+    settings = changed(start, given | ({"matching": matching} if matching else {}))
+    return made_private(settings) if private else settings
+
+
+def _plan(config: Config, engine: str | None, as_json: bool) -> None:
+    found = estimate(config, engine)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        describe_estimate(console(), found)
 
 
 def _preset(preset: str | None, data: str, model: str) -> tuple[Recipe, Settings]:

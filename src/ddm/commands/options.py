@@ -31,6 +31,11 @@ Index = Annotated[list[int] | None, typer.Option(help="Sample of the split; repe
 ObjectiveName = Annotated[str, typer.Option(help="What is measured: prediction, correctness, accuracy, f1 …")]
 
 
+def chosen(**options: Any) -> dict[str, Any]:
+    """Those options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
     print(json.dumps(value, ensure_ascii=False))

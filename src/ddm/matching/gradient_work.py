@@ -91,9 +91,20 @@ class GradientWork:
         where = worthwhile(self.engine, self.target, sum(costs.values()))
         work = copy.copy(self)
         work.target = self.target.at_hand(range(len(self.target.trajectory)), Place.of(where))
-        for number, parts in engine.each(_Blocks(work, partition, upper), blocks, engine=where, what=None):
+        workers = self.workers([block for _, block in blocks])
+        for number, parts in engine.each(
+            _Blocks(work, partition, upper), blocks, engine=where, workers=workers, what=None
+        ):
             advance(costs[number])
             yield number, parts
+
+    def workers(self, blocks: Sequence[Block]) -> int:
+        """Processes of this machine, one a core, whose blocks fit the memory together."""
+        from joblib import cpu_count
+
+        largest = self.bytes_per_group * max((block.size for block in blocks), default=1)
+        cores: int = cpu_count()
+        return max(1, min(cores, int(self.settings.memory * 2**30 / largest)))
 
     def synsets(
         self, partition: Partition, upper: Partition | None, block: Block, advance: Advance = lambda amount: None
@@ -170,7 +181,16 @@ class _Blocks:
 
     def __call__(self, numbered: tuple[int, Block]) -> tuple[int, list[Part]]:
         number, block = numbered
-        return number, list(self.work.synsets(self.partition, self.upper, block))
+        work = copy.copy(self.work)
+        work.target = _near(self.work.target)
+        return number, list(work.synsets(self.partition, self.upper, block))
+
+
+def _near(target: Target) -> Target:
+    """The target with θ_τ on the GPU of this piece, where ``cuda`` without a number is another for each."""
+    near = copy.copy(target)
+    near.theta, near.fixed = target.at(-1)
+    return near
 
 
 def _check(target: Target, samples: Samples, settings: Settings) -> None:
