@@ -20,9 +20,10 @@ from torch import nn
 from ddm import networks, progress
 from ddm.clusters import Place
 from ddm.datasets.samples import Data, Samples
-from ddm.engine import Engine, one_thread
+from ddm.engine import Engine, cores, one_thread
 from ddm.gradients import loss_gradient
 from ddm.matching.blocks import plan
+from ddm.matching.encoding import bank_bytes
 from ddm.matching.gradient_work import GradientWork
 from ddm.matching.response_work import ResponseWork
 from ddm.matching.work import worthwhile
@@ -78,13 +79,8 @@ def estimate(config: Config, engine: Engine = None) -> Estimate:
             "partition": _clustering(data.train, config, target),
             "matching": fit.seconds(),
         }
-    memory = _resident() + fit.memory + fit.workers * (empty + _bytes(data.train))
+    memory = _resident() + fit.memory + fit.workers * (empty + fit.sent)
     return Estimate(seconds, memory, fit.workers, fit.disk)
-
-
-def _bytes(samples: Samples) -> int:
-    """What samples take in memory."""
-    return samples.raw.nbytes + samples.labels.nbytes + samples.origin.nbytes
 
 
 def _training(network: nn.Module, samples: Samples, config: Config) -> float:
@@ -145,19 +141,22 @@ class _Fit:
     @cached_property
     def _cores(self) -> int:
         """Pieces that are worked on at once."""
-        from joblib import cpu_count
-
         if self.place.kind == "serial":
             return 1
         if isinstance(self.work, GradientWork) and not self.place.remote:
             return min(self.work.workers(self.blocks), len(self.blocks))
-        cores: int = cpu_count()
-        return cores
+        return cores()
 
     @property
     def workers(self) -> int:
         """Processes that are started on this machine."""
         return 0 if self.place.remote or self._cores == 1 else self._cores
+
+    @property
+    def sent(self) -> int:
+        """Bytes of samples that a worker holds: all, or those of a few groups."""
+        all_of_them = self.samples.raw.nbytes + self.samples.labels.nbytes
+        return all_of_them if isinstance(self.work, GradientWork) else all_of_them // len(self.partition)
 
     def seconds(self) -> float:
         """Of all blocks."""
@@ -202,7 +201,9 @@ class _Fit:
         size, groups = self.target.flat.size, sum(block.size for block in self.blocks)
         rows, bank = work.responses.curvature.count, self._bank
         solve = min(rows, size) ** 2 * (max(rows, size) / 2 + min(rows, size) / 6)
-        return solve + size * (bank * (bank + work.encoder.metric.count) + groups * (2 * min(rows, size) + bank))
+        seen = work.encoder.metric.count
+        squares = bank**2 * (seen + bank / 3)  # half of each, in double precision
+        return solve + squares + size * (bank * (bank / 2 + seen) + groups * (2 * min(rows, size) + bank))
 
     @property
     def _bank(self) -> int:
@@ -223,7 +224,7 @@ class _Fit:
         """Of the bank's Jacobian, and of the products with it."""
         rows, metric = self._bank, work.encoder.metric
         jacobian = min(4 * rows * self.target.flat.size, int(self.settings.memory * 2**29))
-        return jacobian + metric.nbytes + 8 * rows * (2 * rows + metric.count)
+        return jacobian + metric.nbytes + bank_bytes(rows, metric.count)
 
     @property
     def disk(self) -> int:

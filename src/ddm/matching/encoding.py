@@ -72,7 +72,7 @@ class Encoder:
     def _check_memory(self) -> None:
         """Refuse so many classes that the least squares do not fit the memory, whatever the bank."""
         rows = self.first * self.classes
-        wanted = _bytes_of_bank(rows, self.metric.count) / 2**30
+        wanted = bank_bytes(rows, self.metric.count) / 2**30
         if rows > _MOST and wanted > self.settings.memory:
             raise InputError(
                 f"soft targets of {self.first} images for {self.classes:,} classes take {wanted:.1f} GiB to find, and "
@@ -105,7 +105,7 @@ class Encoder:
         """Bytes that a bank takes."""
         rows = self.first * self.classes
         jacobian = min(4 * rows * self.target.flat.size, int(self.settings.memory * 2**29))
-        return jacobian + self.metric.nbytes + _bytes_of_bank(rows, self.metric.count)
+        return jacobian + self.metric.nbytes + bank_bytes(rows, self.metric.count)
 
     def choose(self, responses: Tensor, advance: Advance = lambda amount: None) -> tuple[Tensor, Encoding]:
         """As few images ``(B, ...)`` as encode responses ``(K, P)`` well enough, or as many as are asked for.
@@ -219,7 +219,7 @@ class _Bank:
         self.factor = cholesky(self.factor)
 
 
-def _bytes_of_bank(rows: int, seen: int) -> int:
+def bank_bytes(rows: int, seen: int) -> int:
     """Bytes of the least squares of so many rows, those seen by A in them, with JJᵀ in single precision on its way."""
     return rows * (12 * rows + 8 * seen)
 

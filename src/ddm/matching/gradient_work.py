@@ -100,11 +100,8 @@ class GradientWork:
 
     def workers(self, blocks: Sequence[Block]) -> int:
         """Processes of this machine, one a core, whose blocks fit the memory together."""
-        from joblib import cpu_count
-
         largest = self.bytes_per_group * max((block.size for block in blocks), default=1)
-        cores: int = cpu_count()
-        return max(1, min(cores, int(self.settings.memory * 2**30 / largest)))
+        return max(1, min(engine.cores(), int(self.settings.memory * 2**30 / largest)))
 
     def synsets(
         self, partition: Partition, upper: Partition | None, block: Block, advance: Advance = lambda amount: None
