@@ -100,13 +100,6 @@ class Encoder:
         """Rows made for a bank that grows as far as it may, some of them again."""
         return (self.most * self.classes + self.metric.count) * len(self.slices(self.first))
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that a bank takes."""
-        rows = self.first * self.classes
-        jacobian = min(4 * rows * self.target.flat.size, int(self.settings.memory * 2**29))
-        return jacobian + self.metric.nbytes + bank_bytes(rows, self.metric.count)
-
     def choose(self, responses: Tensor, advance: Advance = lambda amount: None) -> tuple[Tensor, Encoding]:
         """As few images ``(B, ...)`` as encode responses ``(K, P)`` well enough, or as many as are asked for.
 
