@@ -23,7 +23,7 @@ from ddm.effects import Effects
 from ddm.fidelity import FIGURES
 
 COSTS = ("seconds", "trainings", "query_ms", "seconds of one training", "many", "times faster", "question", "offline")
-COSTS += ("offline in trainings", "ms of a sample forward and back", "ms of a question to us beyond that")
+COSTS += ("offline in trainings", "beyond")
 """What differs between two runs that found the same."""
 
 

@@ -49,7 +49,7 @@ class Partition:
     def __len__(self) -> int:
         return len(self.names)
 
-    @property
+    @cached_property
     def sizes(self) -> np.ndarray:
         """Samples in each group ``(K,)``."""
         return np.bincount(self.groups, minlength=len(self))

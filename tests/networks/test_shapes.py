@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ddm.errors import InputError
 from ddm.networks import ConvNet, ResNet18AP, SimpleViT, build, names
 from ddm.networks.norm import NORMS
-from ddm.networks.pooling import POOLINGS
+from ddm.networks.pooling import POOLINGS, make_pooling
 
 from .conftest import small
 
@@ -91,3 +91,14 @@ def test_an_input_of_another_shape_is_refused(name, shape):
     network = small(name, (3, 8, 8), 2)
     with pytest.raises(InputError, match=r"\(b, 3, 8, 8\)"):
         network(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("size", [(2, 2), (7, 6), (1, 5), (4, 1)])
+def test_average_pooling_is_that_of_torch(size):
+    pooling, pooled = make_pooling("avg", size)
+    x = torch.randn(3, 2, *size, requires_grad=True)
+    wanted = torch.nn.functional.avg_pool2d(x, pooling.kernel_size)
+    torch.testing.assert_close(pooling(x), wanted)
+    assert pooling(x).shape[2:] == pooled
+    (slope,) = torch.autograd.grad(pooling(x).square().sum(), x)
+    torch.testing.assert_close(slope, torch.autograd.grad(wanted.square().sum(), x)[0])

@@ -157,7 +157,7 @@ def measured(setup: Setup, work: Path, parts: int) -> Row:
         )
         (synset, upper), matching = timed(lambda: distil(target, samples, partition, settings, engine="serial"))
         datamodel = DistilledDatamodel(target, partition, synset, upper, settings, samples.fingerprint())
-        question = timing.question(datamodel, problem.data.test, _QUESTIONS)
+        question = timing.question(datamodel, problem.data.test, _QUESTIONS).whole
     return {
         "n": len(samples),
         "K": len(partition),

@@ -6,13 +6,17 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
 
 from ddm.bench.problem import Problem
 from ddm.datamodel import DistilledDatamodel
 from ddm.datasets.samples import Samples
 from ddm.files import read_json, write_json
 from ddm.recipe import Recipe
+from ddm.target import Target
 from ddm.training import train
 
 Result = TypeVar("Result")
@@ -41,8 +45,26 @@ def _whole_training(problem: Problem) -> Callable[[], object]:
     return lambda: train(problem.network, problem.train, problem.setup.recipe, loss=problem.loss)
 
 
-def question(datamodel: DistilledDatamodel, test: Samples, count: int, fast: bool = False) -> float:
-    """Seconds of one more question, the median of ``count`` after the first."""
-    datamodel.attribute(test[0], fast=fast)
-    asked = [test[index % len(test)] for index in range(1, count + 1)]
-    return statistics.median(timed(partial(datamodel.attribute, one, fast=fast))[1] for one in asked)
+class Asked(NamedTuple):
+    """Seconds of one more question, and those beyond the passes of its sample forward and back."""
+
+    whole: float
+    beyond: float
+
+
+def question(datamodel: DistilledDatamodel, test: Samples, count: int, fast: bool = False) -> Asked:
+    """Medians of ``count`` questions after the first, each timed in turn with the passes of its sample."""
+    asked = [_question(datamodel, test, index % len(test), fast) for index in range(count + 1)][1:]
+    return Asked(*(statistics.median(seconds) for seconds in zip(*asked, strict=True)))
+
+
+def _question(datamodel: DistilledDatamodel, test: Samples, index: int, fast: bool) -> Asked:
+    own = timed(partial(_pass, datamodel.target, *test.batch([index])))[1]
+    whole = timed(partial(datamodel.attribute, test[index], fast=fast))[1]
+    return Asked(whole, whole - own)
+
+
+def _pass(target: Target, x: Tensor, y: Tensor) -> None:
+    """A sample forward and back."""
+    theta = target.theta.detach().requires_grad_()
+    torch.autograd.grad(target.loss(target.flat(theta, target.fixed, x), y), theta)

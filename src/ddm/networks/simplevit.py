@@ -96,8 +96,9 @@ class Attention(nn.Module):
 
 def sine_cosine(rows: int, columns: int, dim: int) -> Tensor:
     """Positions (rows · columns, dim): sines and cosines of the column, then of the row."""
-    frequencies = 10_000.0 ** -torch.linspace(0, 1, dim // 4)
     row, column = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    # Where a pretrained network could not be loaded, linspace ignores the device that is asked for ever after.
+    frequencies = 10_000.0 ** -torch.linspace(0, 1, dim // 4).to(row.device)
     angles = [axis.flatten()[:, None] * frequencies for axis in (column, row)]
     return torch.cat([wave for angle in angles for wave in (angle.sin(), angle.cos())], dim=1)
 
