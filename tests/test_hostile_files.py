@@ -111,6 +111,13 @@ def npz_of_many_labels(folder):
     return npz_with_many(folder, "y")
 
 
+def npz_of_no_characters(folder):
+    labels = np.array(["a", "b"] * 10)
+    labels.view(np.uint32)[3] = 0x110000
+    np.savez(folder / "data.npz", x=np.zeros((20, 4, 4), np.uint8), y=labels)
+    return (f"npz:{folder / 'data.npz'}",)
+
+
 def npz_that_declares_more(folder):
     return npz_of(folder, (2**40, 8, 8), "|u1", bytes(64))
 
@@ -250,7 +257,7 @@ def class_that_cannot_be_printed(folder):
 
 
 HOSTILE = (
-    *(gigantic_idx, gzip_bomb, npz_that_declares_more, npz_of_nothing_a_trillion_times, npz_bomb),
+    *(npz_of_no_characters, gigantic_idx, gzip_bomb, npz_that_declares_more, npz_of_nothing_a_trillion_times, npz_bomb),
     *(npz_of_many_classes, npz_of_many_labels, image_bomb, many_large_images, program_as_an_image, pickle_that_runs),
     *(pickle_that_copies, pickle_that_doubles, pickle_that_copies_the_topmost, pickle_nested_deeply),
     *(pipe_as_an_image, pipe_as_arrays, image_that_links_to_itself, link_to_an_image, class_that_climbs_out),

@@ -22,6 +22,8 @@ FIT = (
     "--setting curvature=64 --setting bank=8 --setting memory=0.0002 --out run"
 )
 AUDIT = "audit run --retrain 4 --unions 4 --engine serial"
+LONG = "audit run --retrain 12 --unions 60"
+"""Seconds of retrainings, so that there are some left when the first is seen."""
 BENCH = "bench hierarchy --scale tiny --out bench"
 KILLS = {"fit": 24, "audit": 20, "bench": 6}
 
@@ -108,7 +110,7 @@ def test_a_fit_killed_at_a_chosen_file_goes_on_to_the_same_result(moment, fitted
 
 def in_processes(folder, started):
     """An audit in processes, as soon as it has retrained ``started`` models there."""
-    running = Command("audit run --retrain 4 --unions 4 --engine processes --json", folder)
+    running = Command(f"{LONG} --engine processes --json", folder)
     while len(list((folder / "run" / "exact").glob("*.safetensors"))) < started:
         assert running.process.is_alive(), (folder / "log").read_text()
         time.sleep(0.01)
@@ -128,7 +130,7 @@ def audited(fitted, tmp_path_factory):
     """The folder of an undisturbed audit in one process."""
     folder = tmp_path_factory.mktemp("audited")
     fresh(folder, fitted)
-    return undisturbed(AUDIT, folder)[0]
+    return undisturbed(f"{LONG} --engine serial", folder)[0]
 
 
 def test_an_audit_goes_on_when_the_kernel_kills_a_worker(fitted, audited, tmp_path, attempt):
@@ -149,7 +151,7 @@ def test_workers_end_with_a_command_that_is_killed_alone(fitted, audited, tmp_pa
         running.process.kill()
         running.end()
         gone(running)
-        assert Command(AUDIT, tmp_path / "killed").end() == 0
+        assert Command(f"{LONG} --engine serial", tmp_path / "killed").end() == 0
         assert results(tmp_path / "killed") == results(audited)
 
 
@@ -163,7 +165,7 @@ def test_ctrl_c_leaves_no_worker_and_one_sentence_and_the_audit_goes_on(fitted, 
         said = (tmp_path / "killed" / "log").read_text().splitlines()
         assert said[-1] == "ddm: interrupted; the same command goes on where this one stopped."
         assert "Traceback" not in "".join(said)
-        assert Command(AUDIT, tmp_path / "killed").end() == 0
+        assert Command(f"{LONG} --engine serial", tmp_path / "killed").end() == 0
         assert results(tmp_path / "killed") == results(audited)
 
 

@@ -10,6 +10,7 @@ square.
 from __future__ import annotations
 
 import math
+import sys
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -92,7 +93,16 @@ def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Header:
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     with archive.open(member) as file:
         array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+    if array.dtype.kind == "U" and _characters(array).max(initial=0) > sys.maxunicode:
+        raise ValueError("text of what are no characters")
     return array
+
+
+def _characters(text: np.ndarray) -> np.ndarray:
+    """The numbers of the characters of some text."""
+    native = np.ascontiguousarray(text, text.dtype.newbyteorder("="))
+    numbers: np.ndarray = np.frombuffer(native.data, np.uint32)
+    return numbers
 
 
 def _keys(headers: Mapping[str, _Header], path: str) -> dict[str, tuple[str, str]]:
