@@ -102,3 +102,11 @@ def test_average_pooling_is_that_of_torch(size):
     assert pooling(x).shape[2:] == pooled
     (slope,) = torch.autograd.grad(pooling(x).square().sum(), x)
     torch.testing.assert_close(slope, torch.autograd.grad(wanted.square().sum(), x)[0])
+
+
+def test_a_vision_transformer_is_outlined_where_linspace_ignores_the_device(monkeypatch):
+    """As it does in a process where a pretrained network could not be loaded."""
+    linspace = torch.linspace
+    monkeypatch.setattr(torch, "linspace", lambda *values: linspace(*values, device="cpu"))
+    with torch.device("meta"):
+        assert SimpleViT((1, 8, 8), 2, dim=8, depth=1, heads=2).positions.device.type == "meta"
