@@ -25,6 +25,7 @@ TIMES = {"seconds", "trainings", "query_ms", "seconds of one training", "summary
 
 def _command(arguments, folder):
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what they start in the background ignore it
     os.chdir(folder)
     log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
