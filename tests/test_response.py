@@ -1,5 +1,6 @@
 """Response matching: the response against closed forms, its encoding, and the models that come of it."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from ddm.datasets.samples import Samples
 from ddm.gradients import loss_gradient, output_gradients
 from ddm.matching import Settings, distil
 from ddm.matching.blocks import Block
-from ddm.matching.encoding import Encoder
+from ddm.matching.encoding import Encoder, Encoding
 from ddm.matching.response import Responses, pooled_weights
 from ddm.matching.response_work import ResponseWork
 from ddm.models import Models
@@ -327,3 +328,17 @@ def test_any_network_that_can_be_differentiated_will_do(digits, name):
 def test_settings_that_make_no_sense_are_refused(refused, changes, words):
     with refused(*words):
         Settings(**changes)
+
+
+def test_a_bank_does_not_grow_by_a_few_images(target, digits, monkeypatch):
+    """It cost as much as all before it to go from 408 images to 409."""
+    encoder, counts = Encoder(target, digits.train, replace(QUICK, bank=None)), []
+
+    def useless(encoder, images, responses, advance):
+        counts.append(len(images))
+        return Encoding(torch.zeros(1), torch.zeros(1))
+
+    monkeypatch.setattr(Encoder, "encode", useless)
+    encoder.choose(torch.zeros(1, target.flat.size))
+    assert len(counts) > 1
+    assert all(later >= 1.1 * earlier for earlier, later in itertools.pairwise(counts))
