@@ -39,15 +39,16 @@ def test_the_disk_is_right_to_a_factor_of_two(settings, tmp_path):
 
 
 MEASURED = """
-import json, resource, sys
+import json, sys
 from pathlib import Path
 from ddm import run
 from ddm.estimate import estimate
+from ddm.memory import peak
 
 config, out = run.Config.from_dict(json.loads(sys.argv[1])), sys.argv[2:]
 if out:
     run.fit(config, Path(out[0]), "serial")
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+    print(peak())
 else:
     print(estimate(config, "serial").memory)
 """

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
-import resource
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +23,7 @@ from ddm.matching.encoding import bank_bytes
 from ddm.matching.gradient_work import GradientWork
 from ddm.matching.response_work import ResponseWork
 from ddm.matching.work import worthwhile
+from ddm.memory import resident
 from ddm.parameters import state_of
 from ddm.partition import Partition, features_of, kmeans, make_partition, sequential
 from ddm.run import Config, load_data, read_groups
@@ -65,7 +62,7 @@ def estimate(config: Config, engine: Engine = None) -> Estimate:
     """What the fit of ``config`` would take on this machine, right to a factor of two; nothing is written."""
     if Place.of(engine).remote:
         progress.note("The plan takes the cluster to have as many cores as this machine.")
-    empty = _resident()
+    empty = resident()
     data = load_data(config)
     network = networks.build(config.model, data.train.shape, len(data.classes), **config.options)
     own = read_groups(config, data)
@@ -79,7 +76,7 @@ def estimate(config: Config, engine: Engine = None) -> Estimate:
             "partition": _clustering(data.train, config, target),
             "matching": fit.seconds(),
         }
-    memory = _resident() + fit.memory + fit.workers * (empty + fit.sent)
+    memory = resident() + fit.memory + fit.workers * (empty + fit.sent)
     return Estimate(seconds, memory, fit.workers, fit.disk)
 
 
@@ -261,12 +258,3 @@ def _timed(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
-
-
-def _resident() -> int:
-    """Bytes that this process takes; where the system does not say, those at its largest."""
-    pages = Path("/proc/self/statm")
-    if pages.exists():
-        return int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024

@@ -1,10 +1,12 @@
-"""What this machine could hold at all: asked before a file's word is taken for how much it needs."""
+"""What this machine could hold at all, asked before a file's word is taken for it, and what this process holds."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
+import resource
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,25 @@ def check_room(size: int, what: str, advice: str) -> None:
     """Refuse what takes more bytes than half of the memory."""
     if size > room():
         raise InputError(f"{what} would take {size / 1e9:,.1f} GB of memory, more than there is: {advice}.")
+
+
+def resident() -> int:
+    """Bytes that this process takes; where the system does not say, those at its largest."""
+    return _status("VmRSS")
+
+
+def peak() -> int:
+    """Bytes that this process took at its largest."""
+    return _status("VmHWM")
+
+
+def _status(field: str) -> int:
+    """A size of this process alone: what the system calls its largest counts that of the process it came from too."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        return int(status.read_text().partition(f"{field}:")[2].split(maxsplit=1)[0]) * 1024
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
 
 
 @functools.cache

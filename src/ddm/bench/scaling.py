@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
-import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -25,6 +23,7 @@ from ddm.datamodel import DistilledDatamodel
 from ddm.datasets.samples import Data, Samples
 from ddm.files import read_json, write_json
 from ddm.matching import distil
+from ddm.memory import peak
 from ddm.partition import make_partition
 from ddm.progress import bar
 
@@ -171,13 +170,8 @@ def measured(setup: Setup, work: Path, parts: int) -> Row:
         "fit": clustering + matching,
         "in trainings": (clustering + matching) / training,
         "question": 1000 * question,
-        "MiB": _peak() / 2**20,
+        "MiB": peak() / 2**20,
     }
-
-
-def _peak() -> int:
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
 
 
 def _exponent(rows: Sequence[Mapping[str, Any]], axis: str, key: str) -> float:
