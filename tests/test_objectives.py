@@ -57,7 +57,7 @@ def test_many_models_are_measured_as_one_by_one():
     outputs, baseline, labels = outputs_and_labels(0, 7, 4)
     stacked = torch.stack([outputs, baseline, outputs * 2])
     for objective in OBJECTIVES.values():
-        found = objective.values(stacked, baseline, labels)
+        found = objective.values([stacked[:2], stacked[2:]], baseline, labels)
         for row, model in zip(found, stacked, strict=True):
             torch.testing.assert_close(row, objective.measure(model, baseline, labels).reshape(-1).double())
 

@@ -17,7 +17,6 @@ from ddm.partition import Partition
 def attributed(
     objective: Objective,
     outputs: Iterable[Tensor],
-    baseline: Tensor,
     labels: Tensor,
     partition: Partition,
     removed: np.ndarray,
@@ -25,13 +24,16 @@ def attributed(
     usable: np.ndarray,
     chosen: np.ndarray,
 ) -> Attribution:
-    """W of ``objective`` for the ``chosen`` groups, from logits ``(n, L)`` under each of M perturbations.
+    """W of ``objective`` for the ``chosen`` groups.
 
-    baseline, labels: logits with all groups, and labels of the n samples
+    outputs:          logits with all groups and then under M perturbations, some ``(m, n, L)`` after others
+    labels:           of the n samples
     removed, weights: perturbations ``(M, K)`` and β ``(M,)``
     usable:           those of the chosen groups that can be removed; the others have no effect that could be measured
     """
-    values = _measured(objective, chain([baseline], outputs), baseline, labels.to(baseline.device))
+    first = next(left := iter(outputs))
+    baseline = first[0]
+    values = _measured(objective, chain([first], left), baseline, labels.to(baseline.device))
     present = np.vstack([np.ones((1, len(usable))), ~removed[:, usable]])
     fit = least_squares(present, values, np.concatenate([[1.0], weights]))
     matrix, errors = np.full((2, len(partition), values.shape[1]), np.nan)

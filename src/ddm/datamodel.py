@@ -307,8 +307,8 @@ class DistilledDatamodel:
         removed = designs.leave_one_out(len(self.partition))[chosen]
         outputs = exact.outputs(group_rows(self.partition, removed), 0, batch[0]).to(self.target.device)
         asked, baseline = resolve(objective, self.target.loss), self.target.outputs(batch[0])
-        weights = np.ones(len(chosen))
-        return attributed(asked, outputs, baseline, batch[1], self.partition, removed, weights, chosen, chosen)
+        weights, both = np.ones(len(chosen)), (baseline[None], outputs)
+        return attributed(asked, both, batch[1], self.partition, removed, weights, chosen, chosen)
 
     def _training_set(self, train: Samples | Dataset[Any] | None) -> Samples:
         samples = self.samples if train is None else Samples.of(train)
@@ -351,12 +351,14 @@ class DistilledDatamodel:
         chosen = np.arange(len(partition)) if chosen is None else chosen
         usable = chosen[models.synset.usable.numpy()[chosen]]
         weights = designs.weights(removed, beta)
-        removed = removed & np.isin(np.arange(len(partition)), usable)
-        weights, removed = weights[removed.any(1)], removed[removed.any(1)]
+        able = np.zeros(len(partition), bool)
+        able[usable] = True
+        removed = removed & able
+        some = removed.any(1)
+        weights, removed = weights[some], removed[some]
         x, y = batch
-        asked, baseline = resolve(objective, self.target.loss), self.target.outputs(x)
-        outputs = models.each(removed, x, fast=fast)
-        return attributed(asked, outputs, baseline, y, partition, removed, weights, usable, chosen)
+        asked, outputs = resolve(objective, self.target.loss), models.stacks(removed, x, fast=fast)
+        return attributed(asked, outputs, y, partition, removed, weights, usable, chosen)
 
     def _level(self, level: str) -> tuple[Counterfactuals, Partition]:
         if level == "cluster":

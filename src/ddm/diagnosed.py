@@ -131,9 +131,9 @@ def _measured(
     """By name, values with all groups ``(...)`` and effects of removing each ``(K, ...)``."""
     usable = np.flatnonzero(models.synset.usable.numpy())
     removed, each = designs.leave_one_out(len(partition))[usable], np.arange(len(partition))
-    measures, outputs = _measures(models.target.loss, kinds), models.each(removed, x)
+    measures, outputs = _measures(models.target.loss, kinds), models.stacks(removed, x)
     asked = Objective("diagnosis", _together(measures), "all that a diagnosis looks at")
-    found = attributed(asked, outputs, baseline, labels, partition, removed, np.ones(len(removed)), usable, each)
+    found = attributed(asked, outputs, labels, partition, removed, np.ones(len(removed)), usable, each)
     widths = {name: torch.as_tensor(measure(baseline, baseline, labels)).shape for name, measure in measures.items()}
     return _parts(found.baseline, widths), _parts(found.matrix, widths)
 

@@ -71,8 +71,8 @@ class Effects:
 def predicted(models: Models, asked: Asked) -> Effects:
     """What models without groups say."""
     x = asked.inputs()
-    base = models.target.outputs(x).cpu()
-    return _effects((logits.cpu() for logits in models.each(asked.removed, x)), base, asked)
+    outputs = (logits.cpu() for stack in models.stacks(asked.removed, x) for logits in stack)
+    return _effects(outputs, next(outputs), asked)
 
 
 def retrained(exact: Exact, partition: Partition, asked: Asked, order: int) -> Effects:

@@ -58,10 +58,10 @@ class Models:
 
     def outputs(self, removed: np.ndarray | Tensor, x: Tensor, *, fast: bool = False) -> Tensor:
         """Logits ``(M, n, L)`` of inputs ``x (n, ...)`` under M perturbations ``removed (M, K)``."""
-        return torch.stack(list(self.each(removed, x, fast=fast)))
+        return torch.cat(list(self.stacks(removed, x, fast=fast)))[1:]
 
-    def each(self, removed: np.ndarray | Tensor, x: Tensor, *, fast: bool = False) -> Iterator[Tensor]:
-        """Logits ``(n, L)`` of each perturbed model in turn, so that no more than a few are held at once.
+    def stacks(self, removed: np.ndarray | Tensor, x: Tensor, *, fast: bool = False) -> Iterator[Tensor]:
+        """Logits ``(m, n, L)`` of the target and then of each perturbed model, no more than a few held at once.
 
         ``fast`` takes them from one Jacobian of the target instead of from M models: f + J Σ d_κ, the same to first
         order in the step.
@@ -71,16 +71,20 @@ class Models:
 
     def _exact(self, removed: Tensor, x: Tensor) -> Iterator[Tensor]:
         with bar("counterfactual models", len(removed)) as advance, torch.no_grad():
+            models = [self.target.theta[None]]
             for part in removed.split(self._at_once):
-                for logits in self._forward(self.parameters(part), x):
+                models.append(self.parameters(part))
+                for logits in self._forward(models, x):
                     yield logits
-                    advance(1)
+                    advance(len(logits))
+                models = []
 
     def _linear(self, removed: Tensor, x: Tensor) -> Iterator[Tensor]:
         base, changes = self.target.outputs(x), self.changes(removed.any(0).nonzero()[:, 0], x)
         removed = removed[:, removed.any(0)].to(changes)
+        yield base[None]
         for some in removed.split(max(1, _TOGETHER // max(1, base.numel()))):
-            yield from base + torch.einsum("mk,knl->mnl", some, changes)
+            yield base + torch.einsum("mk,knl->mnl", some, changes)
 
     def changes(self, groups: Tensor, x: Tensor) -> Tensor:
         """J(x) d_κ ``(B, n, L)``: what removing each of some groups does to the logits, to first order."""
@@ -93,13 +97,14 @@ class Models:
         rows = (jacobian(target, target.theta, target.fixed, part) for part in inputs)
         return torch.cat([torch.einsum("nlp,kp->knl", part, directions) for part in rows], 1)
 
-    def _forward(self, models: Tensor, x: Tensor) -> Iterable[Tensor]:
+    def _forward(self, models: Sequence[Tensor], x: Tensor) -> Iterable[Tensor]:
+        """Logits ``(m, n, L)`` of models ``(m, P)`` in parts: of all at once, or of one after another."""
         flat, fixed = self.target.flat, self.target.fixed
         if len(x) <= _FEW_INPUTS and flat.size <= _FEW_PARAMETERS:
             with contextlib.suppress(RuntimeError):  # networks that cannot be vectorised
-                logits: Tensor = vmap(lambda theta: flat(theta, fixed, x))(models)
-                return logits
-        return (torch.cat([flat(theta, fixed, part) for part in x.split(512)]) for theta in models)
+                return [vmap(lambda theta: flat(theta, fixed, x))(torch.cat(list(models)))]
+        each = (theta for some in models for theta in some)
+        return (torch.cat([flat(theta, fixed, part) for part in x.split(512)])[None] for theta in each)
 
     @property
     def _at_once(self) -> int:

@@ -6,10 +6,9 @@ Any callable of these three does; the ones named here also say what their values
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 
 import torch
 from torch import Tensor
@@ -20,10 +19,6 @@ from ddm.target import Loss
 
 Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
 """``(outputs (n, L), baseline outputs (n, L), labels (n,)) → value`` or values ``(O,)``."""
-
-
-_TOGETHER = 2**20
-"""Logits that are measured at once."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +41,13 @@ class Objective:
     stacked: bool = False
 
     def values(self, outputs: Iterable[Tensor], baseline: Tensor, labels: Tensor) -> Tensor:
-        """Values ``(M, O)`` for the outputs ``(n, L)`` of each of M models."""
+        """Values ``(M, O)`` for the outputs of M models, some ``(m, n, L)`` after others."""
+        return torch.cat([self._measured(stack, baseline, labels).double() for stack in outputs])
+
+    def _measured(self, stack: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
         if self.stacked:
-            together = max(1, _TOGETHER // max(1, baseline.numel()))
-            stacks = (torch.stack(some) for some in _batched(outputs, together))
-            return torch.cat(
-                [self.measure(stack, baseline, labels).reshape(len(stack), -1).double() for stack in stacks]
-            )
-        rows = [torch.as_tensor(self.measure(row, baseline, labels)).reshape(-1) for row in outputs]
-        return torch.stack(rows).to(torch.float64)
+            return self.measure(stack, baseline, labels).reshape(len(stack), -1)
+        return torch.stack([torch.as_tensor(self.measure(row, baseline, labels)).reshape(-1) for row in stack])
 
     def output_names(self, classes: Sequence[str], count: int) -> tuple[str, ...]:
         """A name for each value."""
@@ -120,13 +113,6 @@ def _macro(per_class: Measure) -> Measure:
         return per_class(outputs, baseline, labels)[(given + present) > 0].mean()
 
     return measure
-
-
-def _batched(outputs: Iterable[Tensor], size: int) -> Iterator[list[Tensor]]:
-    """``size`` outputs at a time."""
-    left = iter(outputs)
-    while some := list(islice(left, size)):
-        yield some
 
 
 def _shift(outputs: Tensor, baseline: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ class Synset:
     def __len__(self) -> int:
         return len(self.names)
 
-    @property
+    @cached_property
     def usable(self) -> Tensor:
         """Which groups can be removed ``(K,)``: those whose matching was not stopped."""
         return torch.tensor([name not in self.stopped for name in self.names])

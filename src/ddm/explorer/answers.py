@@ -247,5 +247,5 @@ def _retrained(opened: Opened, state: State, x: Tensor) -> Tensor:
 
 def _measured(measured: Objective, logits: Tensor, asked: Asked) -> list[float]:
     """The objective's value for the logits ``(M, L)`` of M models."""
-    values: list[float] = measured.values(logits[:, None], asked.logits, asked.y)[:, 0].tolist()
+    values: list[float] = measured.values([logits[:, None]], asked.logits, asked.y)[:, 0].tolist()
     return values
