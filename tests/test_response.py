@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import ddm
 from ddm.counterfactual import Counterfactuals
 from ddm.datasets.samples import Samples
-from ddm.gradients import loss_gradient, output_gradients
+from ddm.gradients import jacobian, loss_gradient, output_gradients
 from ddm.matching import Settings, distil
 from ddm.matching.blocks import Block
 from ddm.matching.encoding import Encoder, Encoding
@@ -171,9 +171,11 @@ def test_a_bank_that_does_not_fit_the_memory_does_not_grow(target, digits, parti
 def test_rows_are_the_same_one_by_one_as_together(target, digits, monkeypatch):
     x, vectors = digits.train.batch(range(3))[0], torch.randn(3, 2, 10, generator=torch.Generator().manual_seed(0))
     together = output_gradients(target, target.theta, target.fixed, x, vectors)
+    whole = jacobian(target, target.theta, target.fixed, x[:1])
     monkeypatch.setattr("ddm.gradients._TOGETHER", 1)
     alone = output_gradients(target, target.theta, target.fixed, x, vectors)
     torch.testing.assert_close(alone, together, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(jacobian(target, target.theta, target.fixed, x[:1]), whole, rtol=1e-4, atol=1e-5)
 
 
 def test_a_synset_moves_the_target_as_its_encoding_says(target, digits, synsets):

@@ -103,7 +103,7 @@ class Curvature:
                 x, y = (tensor.to(self.target.device) for tensor in self.samples.batch(part))
                 vectors = loss_vectors(self.target.loss, self.target.flat(theta, fixed, x).detach(), y, generator)
                 made = output_gradients(self.target, theta, fixed, x, vectors[:, None])[:, 0]
-                yield made * float(weight / self.each) ** 0.5
+                yield made.mul_(float(weight / self.each) ** 0.5)
                 advance(len(part))
 
     def prepare(self, advance: Advance = lambda amount: None) -> None:

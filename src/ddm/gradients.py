@@ -65,8 +65,10 @@ def output_gradients(
         with contextlib.suppress(RuntimeError):  # networks that cannot be vectorised
             parts = zip(x.split(size), cotangents.split(size), strict=True)
             return torch.cat([vmap(one)(inputs, vectors).detach() for inputs, vectors in parts])
-    pairs = zip(x, cotangents, strict=True)
-    return torch.stack([_one_by_one(target, theta, fixed, inputs, vectors) for inputs, vectors in pairs])
+    rows = torch.empty(*cotangents.shape[:2], target.flat.size).to(theta)
+    for inputs, vectors, into in zip(x, cotangents, rows, strict=True):
+        _one_by_one(target, theta, fixed, inputs, vectors, into)
+    return rows
 
 
 def together(target: Target, each: int) -> int:
@@ -74,16 +76,16 @@ def together(target: Target, each: int) -> int:
     return max(1, _TOGETHER // (each * target.flat.size))
 
 
-def _one_by_one(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], inputs: Tensor, vectors: Tensor) -> Tensor:
+def _one_by_one(
+    target: Target, theta: Tensor, fixed: Mapping[str, Tensor], inputs: Tensor, vectors: Tensor, into: Tensor
+) -> None:
     """Jᵀa ``(c, P)`` of one input without vectorising, and without passing through θ as one vector, which is slower."""
     trained = {name: part.detach().requires_grad_() for name, part in target.flat.unflatten(theta).items()}
     with torch.enable_grad():
         outputs = target.flat.apply(trained, fixed, inputs[None])[0]
-    rows = torch.empty(len(vectors), target.flat.size).to(theta)
-    for row, vector in zip(rows, vectors, strict=True):
+    for row, vector in zip(into, vectors, strict=True):
         found = torch.autograd.grad(outputs, list(trained.values()), vector, retain_graph=True, materialize_grads=True)
         torch.cat([part.flatten() for part in found], out=row)
-    return rows
 
 
 def jacobian(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -97,11 +99,14 @@ def jacobian(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tens
 
 
 def _jacobian_of_one(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """J(x) ``(1, L, P)`` of one input ``(1, ...)``, by one backward pass for all logits."""
+    """J(x) ``(1, L, P)`` of one input ``(1, ...)``, by one backward pass for all logits, or for each if J is large."""
     theta = theta.detach().requires_grad_()
     with torch.enable_grad():
         logits = target.flat(theta, fixed, x)[0]
-    return torch.autograd.grad(logits, theta, torch.eye(len(logits)).to(logits), is_grads_batched=True)[0][None]
+    each = torch.eye(len(logits)).to(logits)
+    if len(logits) * target.flat.size > _TOGETHER:
+        return output_gradients(target, theta.detach(), fixed, x, each[None])
+    return torch.autograd.grad(logits, theta, each, is_grads_batched=True)[0][None]
 
 
 def along(

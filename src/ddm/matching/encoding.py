@@ -169,7 +169,8 @@ class Encoder:
             return
         for part in bank.images.split(together(self.target, self.classes)):
             found = jacobian(self.target, self.target.theta, self.target.fixed, part)
-            yield (found - found.mean(1, keepdim=True)).flatten(0, 1)
+            found -= found.mean(1, keepdim=True)
+            yield found.flatten(0, 1)
             advance(len(part) * self.classes)
 
 

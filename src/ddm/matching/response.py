@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ddm.clipping import limits
-from ddm.curvature import Curvature
+from ddm.curvature import Curvature, shrunk
 from ddm.datasets.samples import Samples
 from ddm.engine import Engine
 from ddm.gradients import along
@@ -39,7 +39,7 @@ _LOOKS, _MEMBERS = 4, 64
 """Checkpoints and samples of a group at which its own curvature is looked at."""
 
 _FRESH = 1024
-"""Rows of curvature that lengths are found with."""
+"""Rows of curvature that lengths are found with; fewer for networks of many parameters."""
 
 _MOST_OWN = 0.9
 """A group's own share of the curvature is taken for no more than this."""
@@ -125,7 +125,7 @@ class Responses:
     def unseen(self, directions: Tensor) -> Tensor:
         """dᵀ(Ḡ' + λI)d ``(B,)`` with rows of curvature that the solve has not seen."""
         found = (self._damping * directions.square()).sum(1)
-        for rows in self._curvature(_FRESH, self.settings.seed + 1).made():
+        for rows in self._curvature(shrunk(_FRESH, self.target.flat.size), self.settings.seed + 1).made():
             found += (directions @ rows.T).square().sum(1)
         return found
 
