@@ -6,6 +6,7 @@ import math
 import os
 import random
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -280,6 +281,21 @@ def test_a_trajectory_on_disk_is_the_one_in_memory(tmp_path):
     assert in_memory.fingerprint() == on_disk.fingerprint()
 
 
+def test_mixed_precision_trains_parameters_of_full_precision_by_passes_of_half_of_it():
+    recipe = Recipe(epochs=1, lr=0.1, batch_size=7, checkpoint_every=1)
+    x, y = samples().batch(batches_of(recipe)[0])
+    found = train(linear(), samples(), replace(recipe, amp=True)).trajectory[1]
+    network = linear()
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = network(x)
+    assert logits.dtype == torch.bfloat16
+    F.cross_entropy(logits.float(), y).backward()
+    expected = {name: p.detach() - 0.1 * p.grad for name, p in network.named_parameters()}
+    assert {tensor.dtype for tensor in found.values()} == {torch.float32}
+    torch.testing.assert_close(found, expected)
+    assert not same_tensors(found, train(linear(), samples(), recipe).trajectory[1])
+
+
 def killed(until, *args, **options):
     with pytest.raises(Killed):
         train(*args, loss=Watched(until), **options)
@@ -289,7 +305,7 @@ def killed(until, *args, **options):
 @given(
     st.lists(st.integers(1, 12), min_size=1, max_size=3),
     st.sampled_from([None, 1, 3, 5]),
-    st.sampled_from([{}, {"momentum": 0.9}, {"optimizer": "adam"}]),
+    st.sampled_from([{}, {"momentum": 0.9}, {"optimizer": "adam"}, {"amp": True}]),
     st.sampled_from([linear, fragile]),
 )
 def test_a_training_killed_in_any_step_goes_on_to_the_same_result(kills, every, how, network):

@@ -23,7 +23,7 @@ from ddm.grams import add_gram_of_columns, cholesky, gram
 from ddm.progress import Advance
 from ddm.target import Loss, Target
 
-_BATCH, _NUMBERS = 64, 2**25
+_BATCH, NUMBERS = 64, 2**25
 """Samples whose rows are made at once, and numbers in these, at most."""
 
 _MOST_ROWS, _FEWEST_ROWS, _LARGE = 16384, 1024, 2**20
@@ -99,7 +99,7 @@ class Curvature:
         for t, weight in zip(self.checkpoints, self.weights, strict=True):
             chosen = _cycled(len(self.samples), self.each, generator)
             theta, fixed = self.target.at(t)
-            for part in chosen.split(max(1, min(_BATCH, _NUMBERS // self.target.flat.size))):
+            for part in chosen.split(max(1, min(_BATCH, NUMBERS // self.target.flat.size))):
                 x, y = (tensor.to(self.target.device) for tensor in self.samples.batch(part))
                 vectors = loss_vectors(self.target.loss, self.target.flat(theta, fixed, x).detach(), y, generator)
                 made = output_gradients(self.target, theta, fixed, x, vectors[:, None])[:, 0]
@@ -137,11 +137,14 @@ class Curvature:
         return self.target.flat.size <= self.count
 
     @property
-    def nbytes(self) -> int:
-        """Bytes that rows and solves take."""
-        side = min(self.count, self.target.flat.size)
-        rows = 0 if self._tall else min(self.count * self.target.flat.size * 4, int(self.memory * 2**30))
-        return rows + 2 * (4 if self._tall else 8) * side**2
+    def row_bytes(self) -> int:
+        """Bytes that rows take."""
+        return 0 if self._tall else min(self.count * self.target.flat.size * 4, int(self.memory * 2**30))
+
+    @property
+    def factor_bytes(self) -> int:
+        """Bytes that solves take."""
+        return 2 * (4 if self._tall else 8) * min(self.count, self.target.flat.size) ** 2
 
     @property
     def kept(self) -> bool:
@@ -157,14 +160,14 @@ class Curvature:
     def _gram_of_columns(self, advance: Advance) -> Tensor:
         """Λ^−½ RᵀR Λ^−½ ``(P, P)``."""
         total = torch.zeros(len(self._scale), len(self._scale), dtype=self._scale.dtype, device=self._scale.device)
-        for rows in _gathered(self.rows(advance)):
+        for rows in gathered(self.rows(advance)):
             add_gram_of_columns(total, rows * self._scale)
         return total
 
     def _gram_of_rows(self, advance: Advance) -> Tensor:
         """R Λ⁻¹ Rᵀ ``(M, M)`` in double precision: the identity subtracts nearly equal vectors."""
         total = torch.zeros(self.count, self.count, dtype=torch.float64, device=self._scale.device)
-        few = slices(self.target.flat.size, max(1, _NUMBERS // self.count)) if self.kept else self._slices
+        few = slices(self.target.flat.size, max(1, NUMBERS // self.count)) if self.kept else self._slices
         for columns in few:
             scaled = (rows[:, columns] * self._scale[columns] for rows in self.rows(advance))
             total += gram(stacked(scaled, self.count))
@@ -235,7 +238,7 @@ def _cycled(count: int, wanted: int, generator: torch.Generator) -> Tensor:
     return torch.cat([torch.randperm(count, generator=generator) for _ in range(rounds)])[:wanted]
 
 
-def _gathered(parts: Iterator[Tensor], least: int = 2048) -> Iterator[Tensor]:
+def gathered(parts: Iterator[Tensor], least: int = 2048) -> Iterator[Tensor]:
     """The same rows in larger parts, which products are faster with."""
     held: list[Tensor] = []
     for part in parts:

@@ -214,14 +214,21 @@ class _Fit:
         """Bytes of blocks and what they share, beside the data and the network."""
         block = max(block.size for block in self.blocks) * self.work.bytes_per_group
         if isinstance(self.work, ResponseWork):
-            return block + self.work.responses.curvature.nbytes + self._bank_bytes(self.work)
+            return block + self._shared_bytes(self.work)
         return block * max(1, self.workers)
+
+    def _shared_bytes(self, work: ResponseWork) -> int:
+        """Of the curvature and of the bank; rows of curvature that do not fit are gone before the bank is made."""
+        curvature = work.responses.curvature
+        rows, factor = curvature.row_bytes, curvature.factor_bytes
+        bank = self._bank_bytes(work)
+        return factor + (rows + bank if curvature.kept else max(rows, bank))
 
     def _bank_bytes(self, work: ResponseWork) -> int:
         """Of the bank's Jacobian, and of the products with it."""
         rows, metric = self._bank, work.encoder.metric
         jacobian = min(4 * rows * self.target.flat.size, int(self.settings.memory * 2**29))
-        return jacobian + metric.nbytes + bank_bytes(rows, metric.count)
+        return jacobian + metric.row_bytes + bank_bytes(rows, metric.count)
 
     @property
     def disk(self) -> int:

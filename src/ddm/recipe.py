@@ -27,6 +27,7 @@ class Recipe:
     checkpoint_every: optimiser steps between checkpoints; None is one an epoch
     seed:             of batch order, augmentation and dropout (a network's own seed draws θ_0)
     optimizer:        sgd or adam
+    amp:              whether forward passes take bfloat16 where torch finds that safe (automatic mixed precision)
     """
 
     epochs: int = 30
@@ -39,6 +40,7 @@ class Recipe:
     checkpoint_every: int | None = None
     seed: int = 0
     optimizer: str = "sgd"
+    amp: bool = False
 
     def __post_init__(self) -> None:
         check_types(self)

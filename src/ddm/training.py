@@ -135,7 +135,7 @@ class _Training:
             group["lr"] = lr
         self.optimizer.zero_grad()
         try:
-            value = self.loss(self.network(x.to(dtype_of(self.network))), y)
+            value = self.loss(self._outputs(x.to(dtype_of(self.network))), y)
         except ValueError as error:
             raise InputError(
                 f"a batch of {len(x)} cannot be trained on: choose another batch size ({' '.join(str(error).split())})."
@@ -149,6 +149,12 @@ class _Training:
             if "overflow" not in str(error):
                 raise
             raise InputError(f"training diverged in epoch {self.epoch + 1} (a step overflows): lower the lr.") from None
+
+    def _outputs(self, x: Tensor) -> Tensor:
+        """Logits ``(b, L)`` of a batch, in the parameters' own precision whatever they were computed in."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.amp):
+            logits: Tensor = self.network(x)
+        return logits.to(x.dtype)
 
     def _checkpoint(self) -> None:
         state = state_of(self.network)

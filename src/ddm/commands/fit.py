@@ -29,6 +29,7 @@ _RECIPE = (
     "schedule",
     "augment",
     "checkpoint_every",
+    "amp",
 )
 """Options that change the recipe."""
 
@@ -54,6 +55,9 @@ def fit(
     schedule: Annotated[str | None, typer.Option(help="constant, cosine or step.")] = None,
     augment: Annotated[str | None, typer.Option(help="none, flip, shift or flip-shift, in training.")] = None,
     checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints; default an epoch.")] = None,
+    amp: Annotated[
+        bool | None, typer.Option("--amp", help="Train with automatic mixed precision, in bfloat16.")
+    ] = None,
     clusters: Annotated[int, typer.Option(help="Clusters a class.")] = 10,
     partition: Annotated[str, typer.Option(help="kmeans, class or sequence.")] = "kmeans",
     groups: Annotated[Path | None, typer.Option(help="Your own groups: a line for each training sample.")] = None,

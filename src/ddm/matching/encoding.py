@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddm.curvature import Curvature, shrunk, slices, stacked
+from ddm.curvature import NUMBERS, Curvature, gathered, shrunk, slices, stacked
 from ddm.datasets.samples import Samples
 from ddm.errors import InputError
 from ddm.gradients import jacobian, together
@@ -153,7 +153,8 @@ class Encoder:
         parts = self.slices(len(images))
         for columns in parts:
             jacobian = stacked((part[:, columns] for part in self._jacobians(bank, advance)), size)
-            bank.add(jacobian, (part[:, columns] for part in self.metric.rows(advance)), self.references)
+            metric = (part[:, columns] for part in self.metric.rows(advance))
+            bank.add(jacobian, gathered(metric, NUMBERS // jacobian.shape[1]), self.references)
         if len(parts) == 1:
             bank.jacobian = jacobian
         bank.factorise(self._mu(bank), self.references)
