@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+import ddm
 from ddm import designs
 from ddm.attribution import least_squares
 from ddm.errors import InputError
@@ -185,15 +187,31 @@ def test_unknown_names_are_refused_with_what_there_is(datamodel, digits):
             datamodel.attribute(digits.test[0], **changes)
 
 
-def test_a_stopped_group_is_reported_as_unknown_and_ranked_last(target, digits, datamodel):
-    from dataclasses import replace
-
-    import ddm
-
-    synset = replace(datamodel.synset, stopped={datamodel.partition.names[4]: "it stopped."})
-    broken = ddm.DistilledDatamodel(
-        target, datamodel.partition, synset, datamodel.class_synset, datamodel.settings, datamodel.data
+def with_synset(datamodel, **changes):
+    """The same datamodel, its synset changed."""
+    synset = replace(datamodel.synset, **changes)
+    return ddm.DistilledDatamodel(
+        datamodel.target, datamodel.partition, synset, datamodel.class_synset, datamodel.settings, datamodel.data
     )
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_where_no_group_can_be_removed_that_is_said(datamodel, digits, steps):
+    stopped = with_synset(datamodel, stopped=dict.fromkeys(datamodel.partition.names, "it stopped."), steps=steps)
+    with pytest.raises(InputError, match="no group is removed that can be"):
+        stopped.attribute(digits.test[0])
+    with pytest.raises(InputError, match="no group is removed that can be"):
+        stopped.trace(digits.test[0])
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_design_that_removes_nothing_is_refused(datamodel, digits, fast):
+    with pytest.raises(InputError, match="no group is removed that can be"):
+        datamodel.attribute(digits.test[0], design=np.ones((3, len(datamodel.partition))), fast=fast)
+
+
+def test_a_stopped_group_is_reported_as_unknown_and_ranked_last(digits, datamodel):
+    broken = with_synset(datamodel, stopped={datamodel.partition.names[4]: "it stopped."})
     whole, found = (model.attribute(digits.test[0]) for model in (datamodel, broken))
     others = np.arange(len(found)) != 4
     assert np.isnan(found.scores[4])

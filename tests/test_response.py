@@ -161,6 +161,21 @@ def test_a_bank_made_in_slices_of_the_parameters_encodes_as_one_that_fits_the_me
     torch.testing.assert_close(later.residuals, sliced.residuals[4:6], rtol=1e-3, atol=1e-6)
 
 
+def test_slices_of_rows_that_are_gathered_do_not_keep_whole_rows(target, digits, partition, monkeypatch):
+    found = ResponseWork(target, digits.train, QUICK).responses_of(partition, None, everything(partition))
+    encoder = Encoder(target, digits.train, replace(QUICK, bank=32, memory=1e-3))
+    held = []
+
+    def gathered(parts, least):
+        for part in parts:
+            held.append(part.untyped_storage().nbytes() - part.nbytes)
+            yield part
+
+    monkeypatch.setattr("ddm.matching.encoding.gathered", gathered)
+    encoder.choose(found)
+    assert set(held) == {0}
+
+
 def test_a_bank_that_does_not_fit_the_memory_does_not_grow(target, digits, partition):
     found = ResponseWork(target, digits.train, QUICK).responses_of(partition, None, everything(partition))
     strict = replace(QUICK, tolerance=1e-6)

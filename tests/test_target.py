@@ -296,6 +296,11 @@ def test_mixed_precision_trains_parameters_of_full_precision_by_passes_of_half_o
     assert not same_tensors(found, train(linear(), samples(), recipe).trajectory[1])
 
 
+def test_a_recipe_without_mixed_precision_is_written_as_before_there_was_any():
+    assert "amp" not in Recipe().to_dict()
+    assert Recipe(**Recipe(amp=True).to_dict()) == Recipe(amp=True)
+
+
 def killed(until, *args, **options):
     with pytest.raises(Killed):
         train(*args, loss=Watched(until), **options)

@@ -307,8 +307,8 @@ class DistilledDatamodel:
         removed = designs.leave_one_out(len(self.partition))[chosen]
         outputs = exact.outputs(group_rows(self.partition, removed), 0, batch[0]).to(self.target.device)
         asked, baseline = resolve(objective, self.target.loss), self.target.outputs(batch[0])
-        weights, both = np.ones(len(chosen)), (baseline[None], outputs)
-        return attributed(asked, both, batch[1], self.partition, removed, weights, chosen, chosen)
+        weights, each = np.ones(len(chosen)), (baseline[None], *outputs[:, None])
+        return attributed(asked, each, batch[1], self.partition, removed, weights, chosen, chosen)
 
     def _training_set(self, train: Samples | Dataset[Any] | None) -> Samples:
         samples = self.samples if train is None else Samples.of(train)
@@ -355,6 +355,10 @@ class DistilledDatamodel:
         able[usable] = True
         removed = removed & able
         some = removed.any(1)
+        if not some.any():
+            raise InputError(
+                "no group is removed that can be: ask about others, or fit with other settings if matching was stopped."
+            )
         weights, removed = weights[some], removed[some]
         x, y = batch
         asked, outputs = resolve(objective, self.target.loss), models.stacks(removed, x, fast=fast)

@@ -11,7 +11,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -192,7 +192,7 @@ def _seconds(path: Path) -> float:
 def _origin(target: Target, samples: Samples, retrain: Retrain | None) -> list[str]:
     """What a retrained model was made from, as text that can be compared."""
     if retrain is None:
-        how = json.dumps(asdict(target.recipe), sort_keys=True) if target.recipe is not None else ""
+        how = json.dumps(target.recipe.to_dict(), sort_keys=True) if target.recipe is not None else ""
         start = hash_of_state(target.trajectory[0])
     else:
         how = f"own {getattr(retrain, '__qualname__', type(retrain).__qualname__)}"

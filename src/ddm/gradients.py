@@ -65,7 +65,7 @@ def output_gradients(
         with contextlib.suppress(RuntimeError):  # networks that cannot be vectorised
             parts = zip(x.split(size), cotangents.split(size), strict=True)
             return torch.cat([vmap(one)(inputs, vectors).detach() for inputs, vectors in parts])
-    rows = torch.empty(*cotangents.shape[:2], target.flat.size).to(theta)
+    rows = theta.new_empty(*cotangents.shape[:2], target.flat.size)
     for inputs, vectors, into in zip(x, cotangents, rows, strict=True):
         _one_by_one(target, theta, fixed, inputs, vectors, into)
     return rows

@@ -31,9 +31,8 @@ def peak() -> int:
 
 def _status(field: str) -> int:
     """A size of this process alone: what the system calls its largest counts that of the process it came from too."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        return int(status.read_text().partition(f"{field}:")[2].split(maxsplit=1)[0]) * 1024
+    with contextlib.suppress(OSError, IndexError):  # other systems, and those that do not tell
+        return int(Path("/proc/self/status").read_text().partition(f"{field}:")[2].split(maxsplit=1)[0]) * 1024
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
 

@@ -70,7 +70,7 @@ class Models:
         return self._linear(removed, x) if fast else self._exact(removed, x)
 
     def _exact(self, removed: Tensor, x: Tensor) -> Iterator[Tensor]:
-        with bar("counterfactual models", len(removed)) as advance, torch.no_grad():
+        with bar("counterfactual models", 1 + len(removed)) as advance, torch.no_grad():
             models = [self.target.theta[None]]
             for part in removed.split(self._at_once):
                 models.append(self.parameters(part))
@@ -102,7 +102,8 @@ class Models:
         flat, fixed = self.target.flat, self.target.fixed
         if len(x) <= _FEW_INPUTS and flat.size <= _FEW_PARAMETERS:
             with contextlib.suppress(RuntimeError):  # networks that cannot be vectorised
-                return [vmap(lambda theta: flat(theta, fixed, x))(torch.cat(list(models)))]
+                whole = torch.cat(list(models)) if len(models) > 1 else models[0]
+                return [vmap(lambda theta: flat(theta, fixed, x))(whole)]
         each = (theta for some in models for theta in some)
         return (torch.cat([flat(theta, fixed, part) for part in x.split(512)])[None] for theta in each)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from ddm import augment as augmentation
 from ddm.errors import InputError
@@ -55,6 +56,10 @@ class Recipe:
         if self.optimizer == "adam" and self.momentum:
             raise InputError("Adam has a momentum of its own: leave momentum at 0.")
         augmentation.check(self.augment)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values, without mixed precision that is not used: as they were before there was any."""
+        return {name: value for name, value in asdict(self).items() if name != "amp" or value}
 
     def lr_at(self, step: int, total: int) -> float:
         """Learning rate of optimiser step ``step`` of ``total``."""

@@ -81,7 +81,7 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
-        return asdict(self) | {"settings": self.settings.to_dict()}
+        return asdict(self) | {"recipe": self.recipe.to_dict(), "settings": self.settings.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Config:

@@ -23,7 +23,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ def manifest(datamodel: DistilledDatamodel) -> dict[str, Any]:
         "trained": list(target.flat.shapes),
         "dtype": str(target.theta.dtype).removeprefix("torch."),
         "spec": getattr(target.network, "spec", None),
-        "recipe": asdict(target.recipe) if target.recipe is not None else None,
+        "recipe": target.recipe.to_dict() if target.recipe is not None else None,
         "loss": loss_name(target.loss),
         "settings": datamodel.settings.to_dict(),
         "versions": {"ddm": _version(), "torch": torch.__version__, "numpy": np.__version__},
@@ -407,7 +407,7 @@ def _config(datamodel: DistilledDatamodel) -> dict[str, Any]:
     recipe = datamodel.target.recipe
     return {
         "data": None,
-        "recipe": asdict(recipe) if recipe is not None else None,
+        "recipe": recipe.to_dict() if recipe is not None else None,
         "settings": datamodel.settings.to_dict(),
     }
 

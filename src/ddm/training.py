@@ -10,7 +10,6 @@ import copy
 import functools
 import hashlib
 import math
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -151,10 +150,10 @@ class _Training:
             raise InputError(f"training diverged in epoch {self.epoch + 1} (a step overflows): lower the lr.") from None
 
     def _outputs(self, x: Tensor) -> Tensor:
-        """Logits ``(b, L)`` of a batch, in the parameters' own precision whatever they were computed in."""
+        """Logits ``(b, L)`` of a batch, in the parameters' own precision also where they were computed in less."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.amp):
             logits: Tensor = self.network(x)
-        return logits.to(x.dtype)
+        return logits.to(x.dtype) if self.recipe.amp else logits
 
     def _checkpoint(self) -> None:
         state = state_of(self.network)
@@ -170,7 +169,7 @@ class _Training:
         """What a training that goes on must have been started with."""
         kept = hashlib.sha256(self.kept.numpy().tobytes()).hexdigest()
         return {
-            "recipe": asdict(self.recipe),
+            "recipe": self.recipe.to_dict(),
             "data": f"{self.samples.fingerprint()} {kept}",
             "network": f"{architecture(self.network)} {self.initial}",
         }

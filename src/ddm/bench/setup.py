@@ -58,7 +58,7 @@ class Setup:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
-        return asdict(self) | {"settings": self.settings.to_dict()}
+        return asdict(self) | {"recipe": self.recipe.to_dict(), "settings": self.settings.to_dict()}
 
     def key(self) -> str:
         """A short name for these settings, wherever the files are."""
@@ -66,14 +66,14 @@ class Setup:
 
     def question_key(self) -> str:
         """A short name for what methods are asked, however DDM distils."""
-        return _hash({name: value for name, value in asdict(self).items() if name not in (*_ELSEWHERE, "settings")})
+        return _hash({name: value for name, value in self.to_dict().items() if name not in (*_ELSEWHERE, "settings")})
 
     def training_key(self) -> str:
         """A short name for what decides the trained target alone."""
         parts = ["data", "limit", "size", "model", "options", "recipe", "seed"]
         if self.noise:
             parts += ["noise", "partition", "clusters"]
-        return _hash({name: value for name, value in asdict(self).items() if name in parts})
+        return _hash({name: value for name, value in self.to_dict().items() if name in parts})
 
 
 _COLOUR: dict[str, Any] = {"size": 16, "options": {"width": 16, "depth": 3}}

@@ -10,7 +10,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -198,15 +198,15 @@ class Teaching:
 
     def _exact_effects(self) -> list[float]:
         x, y = self.problem.validation.batch()
-        base, *outputs = self.exact.outputs([NOTHING, *self.groups()], 0, x)
-        values = self.objective.values([base, *outputs], base, y)[:, 0]
+        outputs = self.exact.outputs([NOTHING, *self.groups()], 0, x)
+        values = self.objective.values([outputs], outputs[0], y)[:, 0]
         effects: list[float] = (values[1:] - values[0]).tolist()
         return effects
 
     def _lesson(self, teacher: State, order: int) -> Lesson:
         problem, network = self.problem, self._blank()
-        recipe = Recipe(**asdict(problem.setup.recipe) | {"seed": problem.setup.recipe.seed + order})
-        facts = [hash_of_state(teacher), asdict(recipe), network.spec, BALANCE, TEMPERATURE]
+        recipe = replace(problem.setup.recipe, seed=problem.setup.recipe.seed + order)
+        facts = [hash_of_state(teacher), recipe.to_dict(), network.spec, BALANCE, TEMPERATURE]
         path = self.folder / "students" / f"{_hash(facts)}.safetensors"
         logits = torch.empty(0)
         if not path.exists():

@@ -153,7 +153,7 @@ class Encoder:
         parts = self.slices(len(images))
         for columns in parts:
             jacobian = stacked((part[:, columns] for part in self._jacobians(bank, advance)), size)
-            metric = (part[:, columns] for part in self.metric.rows(advance))
+            metric = (part[:, columns].contiguous() for part in self.metric.rows(advance))  # a view keeps it all
             bank.add(jacobian, gathered(metric, NUMBERS // jacobian.shape[1]), self.references)
         if len(parts) == 1:
             bank.jacobian = jacobian
