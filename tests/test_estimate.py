@@ -124,6 +124,13 @@ def test_more_of_everything_takes_more():
     assert other.disk > 10 * one.disk
 
 
+@pytest.mark.parametrize("matching", ["reverse", "forward"])
+def test_more_steps_of_matching_take_more_time(matching):
+    few, many = (Settings(matching=matching, steps=steps) for steps in (3, 300))
+    seconds = [estimate(replace(SMALL, settings=settings)).seconds["matching"] for settings in (few, many)]
+    assert seconds[1] > 5 * seconds[0]
+
+
 def test_a_plan_is_said_and_nothing_is_written(command, tmp_path):
     answer = command("fit", "digits", "--limit", "100", "--epochs", "2", "--plan")
     assert answer.code == 0

@@ -20,7 +20,8 @@ from ddm.engine import Engine, cores, one_thread
 from ddm.gradients import loss_gradient
 from ddm.matching.blocks import plan
 from ddm.matching.encoding import bank_bytes
-from ddm.matching.gradient_work import GradientWork
+from ddm.matching.gradient import Distilled
+from ddm.matching.gradient_work import MATCHINGS, SYNTHETIC, GradientWork
 from ddm.matching.response_work import ResponseWork
 from ddm.matching.work import worthwhile
 from ddm.memory import resident
@@ -33,6 +34,9 @@ from ddm.trajectory import Trajectory
 
 _LONG_ENOUGH = 0.3
 """Seconds of a trial, at least."""
+
+_STEPS = 4
+"""Of a trial of matching."""
 
 _CLUSTERED = 2000
 """Samples of a trial of k-means."""
@@ -157,6 +161,10 @@ class _Fit:
 
     def seconds(self) -> float:
         """Of all blocks."""
+        if isinstance(self.work, GradientWork):
+            synthetic = sum(map(self.work.synthetic, self.blocks))
+            real = self.passes - SYNTHETIC * synthetic
+            return (real * self._pass + synthetic * self._synthetic(self.work)) / self._cores
         found = self.passes * self._pass / self._cores
         if isinstance(self.work, ResponseWork):
             found += sum(block.size for block in self.blocks) * self._look(self.work)
@@ -170,6 +178,26 @@ class _Fit:
         theta, fixed = self.target.at(0)
         with one_thread():
             return _repeated(lambda: loss_gradient(self.target, theta, fixed, x, y)) / len(x)
+
+    def _synthetic(self, work: GradientWork) -> float:
+        """Seconds of matching a synthetic sample once, by a few steps for the clusters and the classes of a block."""
+        block = max(self.blocks, key=lambda block: block.size)
+        levels = [self._trial(work, len(groups)) for groups in (block.clusters, block.classes) if groups]
+        with one_thread():
+            passed = _repeated(lambda: [match() for match in levels])
+        return passed / (len(work.pairs[:_STEPS]) * block.size * self.settings.ipc)
+
+    def _trial(self, work: GradientWork, groups: int) -> Callable[[], object]:
+        """A few steps of matching for so many groups, towards nothing in particular."""
+        settings, theta = self.settings, self.target.theta
+        start = Distilled(
+            torch.randn(groups, settings.ipc, *self.samples.shape).to(theta),
+            torch.full((groups, settings.ipc, len(self.samples.classes)), 0.5).to(theta),
+        )
+        wanted = dict.fromkeys(work.checkpoints, theta.expand(groups, -1))
+        pairs, names = work.pairs[:_STEPS], [""] * groups
+        match = MATCHINGS[settings.matching]
+        return partial(match, self.target, wanted, pairs, start, names, settings, lambda amount: None)
 
     def _look(self, work: ResponseWork) -> float:
         """Seconds of a group's own curvature, found in this process, beyond the passes that it is counted as."""

@@ -50,7 +50,7 @@ _COPIES = 8
 _MOST = 12
 """Groups of a block, which is a piece of work by itself: a class of ten clusters fits."""
 
-_SYNTHETIC, _FORWARD = 4.0, 0.3
+SYNTHETIC, _FORWARD = 4.0, 0.3
 """Work of matching one synthetic sample once, and of one forward pass, in passes forward and back of a real sample."""
 
 
@@ -76,9 +76,13 @@ class GradientWork:
         real = partition.sizes[block.clusters].sum()
         if upper is not None and not block.clusters:
             real = upper.sizes[block.classes].sum()
-        synthetic = _SYNTHETIC * self.settings.steps * self.settings.ipc * groups
+        synthetic = SYNTHETIC * self.synthetic(block)
         forward = looks(self.target) * CHECKPOINTS * groups if self.settings.step_size is None else 0
         return float(real * len(self.checkpoints) + synthetic + _FORWARD * forward)
+
+    def synthetic(self, block: Block) -> int:
+        """Synthetic samples that are matched for a block, each as often as it is."""
+        return self.settings.steps * self.settings.ipc * block.size
 
     def resume(self, parts: Sequence[Part]) -> None:
         """Nothing of the blocks that are done is needed for the others."""
@@ -134,7 +138,7 @@ class GradientWork:
         wanted = {t: gradients[:, column] for column, t in enumerate(self.checkpoints)}
         matching = MATCHINGS[self.settings.matching]
         found = matching(
-            self.target, wanted, self.pairs, initial, names, self.settings, lambda amount: advance(_SYNTHETIC * amount)
+            self.target, wanted, self.pairs, initial, names, self.settings, lambda amount: advance(SYNTHETIC * amount)
         )
         weights = torch.as_tensor(odds(partition)[groups]).to(gradients)
         return self._finished(found, names, gradients.mean(1) * weights[:, None], advance)
