@@ -116,16 +116,17 @@ class Curvature:
     def solve(self, right: Tensor) -> Tensor:
         """(Ḡ + Λ)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``."""
         self.prepare()
-        scaled = right.to(self._scale) * self._scale
+        right = right.to(self._scale)
         if self._tall:
-            return torch.cholesky_solve(scaled.T, self._factor).T * self._scale
-        inner = torch.cat([scaled @ (rows * self._scale).T for rows in self.rows()], 1)
-        weights = torch.cholesky_solve(inner.T.to(self._factor), self._factor).T.to(scaled)
-        start = 0
+            return torch.cholesky_solve((right * self._scale).T, self._factor).T * self._scale
+        solved = right / self.damping
+        inner = torch.cat([rows @ solved.T for rows in self.rows()])
+        weights = torch.cholesky_solve(inner.to(self._factor), self._factor).to(solved)
+        pushed, start = torch.zeros_like(solved), 0
         for rows in self.rows():
-            scaled -= weights[:, start : start + len(rows)] @ (rows * self._scale)
+            pushed.addmm_(weights[start : start + len(rows)].T, rows)
             start += len(rows)
-        return scaled * self._scale
+        return solved - pushed.div_(self.damping)
 
     @cached_property
     def _scale(self) -> Tensor:

@@ -126,7 +126,7 @@ class Responses:
         """dᵀ(Ḡ' + λI)d ``(B,)`` with rows of curvature that the solve has not seen."""
         found = (self._damping * directions.square()).sum(1)
         for rows in self._curvature(shrunk(_FRESH, self.target.flat.size), self.settings.seed + 1).made():
-            found += (directions @ rows.T).square().sum(1)
+            found += (rows @ directions.T).square().sum(0)
         return found
 
     def own(self, directions: Tensor, members: Sequence[np.ndarray], advance: Advance = lambda amount: None) -> Tensor:
