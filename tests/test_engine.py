@@ -1,5 +1,6 @@
 """Independent pieces of work give the same results wherever they run."""
 
+import contextlib
 import io
 import os
 import signal
@@ -78,6 +79,16 @@ def test_results_come_one_by_one():
     assert done == [0]
     results.close()
     assert done == [0]
+
+
+@pytest.mark.parametrize(("count", "used"), [(2, [0, 1, 0, 1]), (1, [])])
+def test_pieces_take_several_gpus_in_turn(count, used, monkeypatch):
+    taken = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "device", lambda number: contextlib.nullcontext(taken.append(number)))
+    assert sorted(engine.each(abs, [-1, -2, -3, -4], engine="serial")) == [1, 2, 3, 4]
+    assert taken == used
 
 
 @pytest.mark.parametrize("workers", [None, 1, 5])

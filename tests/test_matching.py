@@ -20,6 +20,7 @@ from ddm.matching.distances import DISTANCES
 from ddm.matching.gradient import Distilled, synset_gradients
 from ddm.matching.gradient_work import GradientWork
 from ddm.matching.pairs import draw, real_checkpoints
+from ddm.matching.pulls import _Pull, _Some
 from ddm.matching.start import start
 from ddm.partition import Partition, classwise, sequential
 
@@ -149,10 +150,24 @@ def test_the_blocks_of_all_processes_together_fit_the_memory(
     assert set(made) == set(range(len(blocks)))
 
 
-def test_a_block_uses_nothing_that_the_target_left_on_another_device(target, digits, partition):
-    elsewhere = copy.copy(target)
-    elsewhere.theta = target.theta.to("meta")
-    elsewhere.fixed = {name: tensor.to("meta") for name, tensor in target.fixed.items()}
+@pytest.fixture
+def elsewhere(target):
+    """The target, with what it has left on another device."""
+    other = copy.copy(target)
+    other.theta = target.theta.to("meta")
+    other.fixed = {name: tensor.to("meta") for name, tensor in target.fixed.items()}
+    return other
+
+
+def test_pulls_use_nothing_that_the_target_left_on_another_device(target, elsewhere, digits):
+    some = _Some(3, ((digits.train[:8], 0.5), (digits.train[8:20], 0.25)))
+    (_, here), (first, there) = (_Pull(one, [0, 2], [0.5, 0.5])(some) for one in (target, elsewhere))
+    assert first == 3
+    assert here.abs().max() > 0
+    assert torch.equal(here, there)
+
+
+def test_a_block_uses_nothing_that_the_target_left_on_another_device(target, elsewhere, digits, partition):
     made = []
     for one in (target, elsewhere):
         work = GradientWork(target, digits.train, Settings(matching="reverse", steps=2))
