@@ -1,10 +1,15 @@
-"""What commands answer."""
+"""What commands answer, and how what is wrong is refused."""
 
 import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+import pytest
+
+from ddm.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,18 @@ def process(*arguments, cwd):
         check=False,
     )
     return Answer(done.returncode, done.stdout, done.stderr)
+
+
+@contextmanager
+def refused(*words):
+    """The block raises ``InputError`` with one sentence that has all these words."""
+    with pytest.raises(InputError) as caught:
+        yield
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.endswith(".")
+    for word in words:
+        assert word in message
 
 
 def refuses(answer, *words):

@@ -161,15 +161,17 @@ class _Fit:
 
     def seconds(self) -> float:
         """Of all blocks."""
-        if isinstance(self.work, GradientWork):
-            synthetic = sum(map(self.work.synthetic, self.blocks))
-            real = self.passes - SYNTHETIC * synthetic
-            return (real * self._pass + synthetic * self._synthetic(self.work)) / self._cores
-        found = self.passes * self._pass / self._cores
         if isinstance(self.work, ResponseWork):
-            found += sum(block.size for block in self.blocks) * self._look(self.work)
-            found += self._rows(self.work) * self._row(self.work) + self._multiplications(self.work) * _multiplication()
-        return found
+            return self._response_seconds(self.work)
+        synthetic = sum(map(self.work.synthetic, self.blocks))
+        real = self.passes - SYNTHETIC * synthetic
+        return (real * self._pass + synthetic * self._synthetic(self.work)) / self._cores
+
+    def _response_seconds(self, work: ResponseWork) -> float:
+        """Of the pulls in pieces, and of what stays in this process: looks, rows and products."""
+        looks = sum(block.size for block in self.blocks) * self._look(work)
+        products = self._multiplications(work) * _multiplication()
+        return self.passes * self._pass / self._cores + looks + self._rows(work) * self._row(work) + products
 
     @cached_property
     def _pass(self) -> float:

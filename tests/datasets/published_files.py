@@ -3,28 +3,11 @@
 import gzip
 import pickle
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from PIL import Image
-
-from ddm.errors import InputError
-
-
-@contextmanager
-def refused(*words: str) -> Iterator[None]:
-    """The block raises ``InputError`` with one sentence that has all these words."""
-    with pytest.raises(InputError) as caught:
-        yield
-    message = str(caught.value)
-    assert "\n" not in message
-    assert message.endswith(".")
-    for word in words:
-        assert word in message
 
 
 def pixels(*shape: int, seed: int = 0) -> np.ndarray:

@@ -2,14 +2,8 @@ import pickle
 
 import numpy as np
 import pytest
-from published_files import (
-    cifar_batch,
-    python2_pickle,
-    python3_pickle,
-    refused,
-    write_cifar10,
-    write_cifar100,
-)
+from answers import refused
+from published_files import cifar_batch, python2_pickle, python3_pickle, write_cifar10, write_cifar100
 
 from ddm import memory
 from ddm.datasets import load

@@ -3,8 +3,9 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from answers import refused
 from PIL import Image
-from published_files import pixels, refused, write_image
+from published_files import pixels, write_image
 
 from ddm import memory
 from ddm.datasets import load

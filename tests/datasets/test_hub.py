@@ -4,8 +4,9 @@ import io
 import numpy as np
 import pytest
 import torch
+from answers import refused
 from PIL import Image
-from published_files import pixels, refused, write_image
+from published_files import pixels, write_image
 
 from ddm.datasets import load
 

@@ -3,9 +3,10 @@ import struct
 
 import numpy as np
 import pytest
+from answers import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from published_files import idx, pixels, refused, write_mnist
+from published_files import idx, pixels, write_mnist
 
 from ddm import memory
 from ddm.datasets import load

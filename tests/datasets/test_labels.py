@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from published_files import refused
+from answers import refused
 
 from ddm.datasets.labels import number
 from ddm.datasets.samples import MAX_CLASSES

@@ -6,9 +6,10 @@ import sys
 import numpy as np
 import pytest
 import torch
+from answers import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from published_files import pixels, refused, write_mnist
+from published_files import pixels, write_mnist
 
 import ddm.datasets
 from ddm.datasets import Data, Samples, load, names

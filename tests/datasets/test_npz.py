@@ -5,9 +5,10 @@ import zipfile
 import numpy as np
 import pytest
 import torch
+from answers import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from published_files import Run, pixels, refused
+from published_files import Run, pixels
 
 from ddm import memory
 from ddm.datasets import load

@@ -9,9 +9,10 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from answers import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from published_files import Run, cifar_batch, python2_pickle, refused
+from published_files import Run, cifar_batch, python2_pickle
 
 from ddm import memory
 from ddm.datasets.pickles import _STAND_INS, read_pickle

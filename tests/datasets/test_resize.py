@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from published_files import pixels, refused, write_mnist
+from answers import refused
+from published_files import pixels, write_mnist
 
 import ddm.run
 from ddm import memory

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 import torch
+from answers import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from published_files import pixels, refused
+from published_files import pixels
 
 from ddm.datasets import Samples
 from ddm.datasets.samples import MAX_CLASSES

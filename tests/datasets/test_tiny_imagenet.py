@@ -3,8 +3,9 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from answers import refused
 from PIL import Image
-from published_files import pixels, refused, write_image, write_tiny_imagenet
+from published_files import pixels, write_image, write_tiny_imagenet
 
 from ddm.datasets import load
 
