@@ -1,7 +1,12 @@
 """A network as a function of one vector: the same outputs, gradients and states as the network itself."""
 
 import copy
+import os
+import pickle
+import signal
+import threading
 
+import cloudpickle
 import pytest
 import torch
 from comparing import same_tensors
@@ -152,3 +157,102 @@ def test_whole_number_inputs_stay_whole_numbers():
     flat, theta, fixed = parts(network)
     words = torch.tensor([[0, 3, 6]])
     assert torch.equal(flat(theta, fixed, words), network(words))
+
+
+class Meeting(nn.Module):
+    """A network whose forward pass waits inside until the test lets it go on."""
+
+    def __init__(self, wait):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.wait = wait
+
+    def forward(self, x):
+        self.wait()
+        return self.layer(x)
+
+    def __deepcopy__(self, memo):
+        copied = type(self)(self.wait)
+        copied.layer = copy.deepcopy(self.layer, memo)
+        return copied
+
+
+def attention_kernels():
+    """Which kernels torch may choose from for attention: flags of the whole process."""
+    backends = torch.backends.cuda
+    return backends.flash_sdp_enabled(), backends.mem_efficient_sdp_enabled(), backends.math_sdp_enabled()
+
+
+def test_threads_that_are_inside_one_network_at_once_do_not_see_each_others_parameters():
+    """Both threads enter before either multiplies, and the one that entered first leaves first."""
+    barrier, left = threading.Barrier(2), threading.Event()
+
+    def wait():
+        barrier.wait(60)
+        if threading.current_thread().name == "last":
+            left.wait(60)
+
+    network, x, kernels = Meeting(wait), torch.eye(2), attention_kernels()
+    flat, theta, fixed = parts(network)
+    found = {}
+
+    def ask(name, at):
+        found[name] = flat(at, fixed, x).detach()
+        left.set()
+
+    threads = [
+        threading.Thread(target=ask, args=(name, theta + shift), name=name)
+        for name, shift in (("first", 1.0), ("last", 2.0))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name, shift in (("first", 1.0), ("last", 2.0)):
+        moved = flat.unflatten(theta + shift)
+        assert torch.equal(found[name], F.linear(x, moved["layer.weight"], moved["layer.bias"])), name
+    assert same_tensors(state_of(flat.network), state_of(network))
+    assert attention_kernels() == kernels
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_that_was_forked_while_a_thread_was_inside_answers_like_its_parent():
+    inside, leave = threading.Event(), threading.Event()
+
+    def wait():
+        if threading.current_thread().name == "inside":
+            inside.set()
+            leave.wait(60)
+
+    kernels = attention_kernels()
+    flat, theta, fixed = parts(Meeting(wait))
+    expected = flat(theta, fixed, torch.eye(2))
+    thread = threading.Thread(target=flat, args=(theta + 1, fixed, torch.eye(2)), name="inside")
+    thread.start()
+    inside.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # a child that hangs is killed, and the test fails
+        same = torch.equal(flat(theta, fixed, torch.eye(2)), expected) and attention_kernels() == kernels
+        os._exit(0 if same else 1)
+    _, status = os.waitpid(child, 0)
+    leave.set()
+    thread.join()
+    assert status == 0
+    assert attention_kernels() == kernels
+
+
+def test_a_network_that_threads_have_used_can_be_pickled(case):
+    network, x = case
+    flat, theta, fixed = parts(network)
+    expected = flat(theta, fixed, x)
+    for dumps in (pickle.dumps, cloudpickle.dumps):
+        assert torch.equal(pickle.loads(dumps(flat))(theta, fixed, x), expected)
+
+
+def test_copies_of_threads_share_the_parameters(case):
+    network, x = case
+    flat, theta, fixed = parts(network)
+    flat(theta, fixed, x)
+    shared = {tensor.data_ptr() for tensor in flat.network.parameters()}
+    assert {tensor.data_ptr() for tensor in flat._skeleton().parameters()} == shared
