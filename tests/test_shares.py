@@ -102,7 +102,7 @@ def test_shares_can_be_looked_at(datamodel, digits, question, tmp_path):
 
 def test_verified_answers_are_those_of_retraining(datamodel, digits, question, tmp_path, capsys):
     found = datamodel.trace(question, verify=2, directory=tmp_path)
-    assert "2 retrainings" in capsys.readouterr().err
+    assert "3 retrainings: 2 without one group each, and one with all groups" in capsys.readouterr().err
     candidates = [name for name, _ in found.clusters.top(2)]
     assert set(found.verified.names) == set(candidates)
     exact = Exact(datamodel.target, digits.train, tmp_path)
@@ -113,6 +113,20 @@ def test_verified_answers_are_those_of_retraining(datamodel, digits, question, t
     assert (found.group, found.effect) == found.verified.top(1)[0]
     assert found.to_dict()["verified"]["groups"][0]["group"] == found.group
     assert "verified" in repr(found)
+
+
+def test_verified_effects_compare_retrainings_with_each_other_not_with_the_target(datamodel, question):
+    """A retraining may differ from the target for other reasons than a removal, such as its number of threads."""
+    target = datamodel.target
+
+    def biased(rows, order):
+        network = target.flat.module(target.theta, target.fixed)
+        with torch.no_grad():
+            list(network.parameters())[-1].add_(torch.arange(10.0) + (len(rows) > 0))
+        return network
+
+    found = datamodel.trace(question, "logits", verify=2, by=biased, workers=1)
+    np.testing.assert_allclose(found.verified.matrix, 1.0, atol=1e-4)
 
 
 def test_fast_attributions_agree_with_those_of_models(datamodel, digits):

@@ -24,7 +24,7 @@ from ddm.diagnosed import diagnosed
 from ddm.diagnosis import Diagnosis
 from ddm.engine import Engine
 from ddm.errors import InputError
-from ddm.exact import Exact, Retrain, group_rows
+from ddm.exact import NO_ROWS, Exact, Retrain, group_rows
 from ddm.matching import Settings, changed, distil
 from ddm.matching import private as made_private
 from ddm.matching.response import Responses
@@ -149,8 +149,8 @@ class DistilledDatamodel:
     ) -> Trace:
         """The class and then the cluster most responsible, by L + C fine-tunings; ``full`` searches every group.
 
-        verify: really retrain without so many of the best candidates, and answer with their exact effects. What this
-                costs is said before it starts; ``train``, ``by``, ``directory``, ``workers`` and ``engine`` are
+        verify: really retrain without so many of the best candidates, and once with all groups to compare with, and
+                answer with the exact effects. The cost is printed before it starts; ``train``, ``by``, ``directory``, ``workers`` and ``engine`` are
                 those of ``audit``
         """
         found = self._trace(question, objective, full)
@@ -300,15 +300,21 @@ class DistilledDatamodel:
     def _verified(
         self, exact: Exact, chosen: np.ndarray, batch: tuple[Tensor, Tensor], objective: str | Objective | Measure
     ) -> Attribution:
-        """Effects of removing the ``chosen`` groups, by retraining without each."""
+        """Effects of removing the ``chosen`` groups: retraining without each, less retraining with all groups.
+
+        The target itself is not subtracted: it may have been trained with more threads, and rounding then differs.
+        """
         seconds = exact.estimate()
-        cost = "" if seconds is None else f" of about {max(seconds, 0.1):.1f} s each"
-        progress.note(f"Verifying by {len(chosen)} retrainings{cost}.")
+        cost = "" if seconds is None else f" Each takes about {max(seconds, 0.1):.1f} s."
+        progress.note(
+            f"Verifying by {len(chosen) + 1} retrainings: {len(chosen)} without one group each, and one with all "
+            f"groups to compare with.{cost}"
+        )
         removed = designs.leave_one_out(len(self.partition))[chosen]
-        outputs = exact.outputs(group_rows(self.partition, removed), 0, batch[0]).to(self.target.device)
-        asked, baseline = resolve(objective, self.target.loss), self.target.outputs(batch[0])
-        weights, each = np.ones(len(chosen)), (baseline[None], *outputs[:, None])
-        return attributed(asked, each, batch[1], self.partition, removed, weights, chosen, chosen)
+        removals = [NO_ROWS, *group_rows(self.partition, removed)]
+        outputs = exact.outputs(removals, 0, batch[0]).to(self.target.device)
+        asked, weights = resolve(objective, self.target.loss), np.ones(len(chosen))
+        return attributed(asked, outputs[:, None], batch[1], self.partition, removed, weights, chosen, chosen)
 
     def _training_set(self, train: Samples | Dataset[Any] | None) -> Samples:
         samples = self.samples if train is None else Samples.of(train)

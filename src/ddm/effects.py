@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ddm import designs
 from ddm.datasets.samples import Samples
-from ddm.exact import Exact, group_rows
+from ddm.exact import NO_ROWS, Exact, group_rows
 from ddm.models import Models
 from ddm.partition import Partition
 
@@ -77,7 +77,7 @@ def predicted(models: Models, asked: Asked) -> Effects:
 
 def retrained(exact: Exact, partition: Partition, asked: Asked, order: int) -> Effects:
     """What retraining with one batch order shows, against retraining with all groups in the same order."""
-    removals = [np.array([], dtype=np.int64), *group_rows(partition, asked.removed)]
+    removals = [NO_ROWS, *group_rows(partition, asked.removed)]
     base, *outputs = exact.outputs(removals, order, asked.inputs())
     return _effects(outputs, base, asked)
 

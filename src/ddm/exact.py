@@ -35,6 +35,10 @@ Retrain = Callable[[np.ndarray, int], nn.Module]
 target's own), 1, 2, …"""
 
 
+NO_ROWS = np.array([], dtype=np.int64)
+"""The removal that removes nothing: the retraining that others are compared with."""
+
+
 class Exact:
     """Retrained models of a target, made on demand.
 
@@ -69,17 +73,25 @@ class Exact:
 
     def make(self, removals: Sequence[np.ndarray], orders: Sequence[int]) -> None:
         """Retrain without the rows of each removal, with each batch order, unless it was done before."""
+        jobs = self._missing(removals, orders)
+        work = _Retrain(self._trainer())
+        for name, state, seconds in engine.each(
+            work, list(jobs.values()), engine=self.engine, workers=self.workers, what="retraining"
+        ):
+            write_tensors(self.directory / name, state, {"seconds": seconds})
+
+    def missing(self, removals: Sequence[np.ndarray], order: int = 0) -> int:
+        """How many of these retrainings have not been made yet."""
+        return len(self._missing(removals, [order]))
+
+    def _missing(self, removals: Sequence[np.ndarray], orders: Sequence[int]) -> dict[str, _Job]:
         jobs: dict[str, _Job] = {}
         for order in orders:
             for rows in removals:
                 path = self._path(rows, order)
                 if not path.exists():
                     jobs[path.name] = _Job(path.name, np.sort(rows), order)
-        work = _Retrain(self._trainer())
-        for name, state, seconds in engine.each(
-            work, list(jobs.values()), engine=self.engine, workers=self.workers, what="retraining"
-        ):
-            write_tensors(self.directory / name, state, {"seconds": seconds})
+        return jobs
 
     def states(self, removals: Sequence[np.ndarray], order: int = 0) -> Iterator[State]:
         """Parameters and buffers of the model without each removal's rows."""

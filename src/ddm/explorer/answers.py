@@ -15,7 +15,7 @@ from torch import Tensor
 from ddm import networks, objectives
 from ddm.attribution import Attribution
 from ddm.errors import InputError
-from ddm.exact import group_rows
+from ddm.exact import NO_ROWS, group_rows
 from ddm.explorer import upload
 from ddm.explorer.opened import COUNTERFACTUALS, Opened, confusion
 from ddm.explorer.state import PER_CLASS, State
@@ -152,7 +152,7 @@ def ranking(opened: Opened, state: State, asked: Asked) -> Attribution:
 def shares(opened: Opened, state: State, asked: Asked, group: str) -> Shares:
     """The training samples of a group by what each contributes to its effect."""
     with opened.ordering:
-        return opened.orderer.shares((asked.x, asked.y), group, objective(opened, state, asked))
+        return opened.datamodel.shares((asked.x, asked.y), group, objective(opened, state, asked))
 
 
 def offered(opened: Opened, show: str) -> np.ndarray:
@@ -208,44 +208,59 @@ class Comparison:
     """The removal as the datamodel predicts it and as retraining shows it.
 
     value:         of what is measured on the image, with all groups
-    effects:       of the removal on it, predicted and exact
-    probabilities: ``(3, L)`` with all groups, predicted and exact
-    accuracy:      on the test images, with all groups, predicted and exact
+    effects:       of the removal on it, predicted and exact; the exact one compares two retrainings
+    probabilities: ``(4, L)`` of the model, as predicted without the groups, retrained without them, and retrained with
+                   all groups
+    accuracy:      on the test images, of the same four
     """
 
     value: float
     effects: tuple[float, float]
     probabilities: np.ndarray
-    accuracy: tuple[float, float, float]
+    accuracy: tuple[float, float, float, float]
 
 
 def compare(opened: Opened, state: State) -> Comparison:
-    """Really retrain without the removed groups, all at once, and set it beside what was predicted."""
+    """Really retrain without the removed groups, all at once, and with all groups, and compare with the prediction."""
     if not state.remove:
         raise InputError("no group is removed: tick one first.")
     asked = ask(opened, state)
     exact = _retrained(opened, state, torch.cat([asked.x, opened.data.test.batch(opened.rows)[0]]))
-    logits = torch.cat([asked.logits, _logits_without(opened, state, asked), exact[:1]])
-    base, predicted, true = _measured(objective(opened, state, asked), logits, asked)
-    matrix = confusions(opened, state)
-    right = _right(confusion(opened.labels, exact[1:].argmax(1).numpy(), opened.classes))
-    return Comparison(base, (predicted - base, true - base), _probabilities(logits), (*matrix.accuracy, right))
+    logits = torch.cat([asked.logits, _logits_without(opened, state, asked), exact[:, 0]])
+    measured = objective(opened, state, asked)
+    value, predicted = _measured(measured, logits[:2], asked.logits, asked.y)
+    true, base = _measured(measured, logits[2:], exact[1, :1], asked.y)
+    without, whole = (_right(confusion(opened.labels, row[1:].argmax(1).numpy(), opened.classes)) for row in exact)
+    accuracy = (*confusions(opened, state).accuracy, without, whole)
+    return Comparison(value, (predicted - value, true - base), _probabilities(logits), accuracy)
 
 
 def _retrained(opened: Opened, state: State, x: Tensor) -> Tensor:
-    """Logits ``(n, L)`` for inputs ``x (n, ...)`` of a network that is retrained without the removed groups."""
-    partition = opened.datamodel.partition
-    rows = group_rows(partition, partition.mask(state.remove)[None])
+    """Logits ``(2, n, L)`` for inputs ``x (n, ...)`` of networks retrained without the removed groups, and with all."""
+    removals = _removals(opened, state)
     if not opened.retraining.acquire(blocking=False):
         raise InputError("another visitor's retraining is under way: try again when it has ended.")
     try:
         opened.room.check()
-        return opened.exact().outputs(rows, 0, x)[0]
+        return opened.exact().outputs(removals, 0, x)
     finally:
         opened.retraining.release()
 
 
-def _measured(measured: Objective, logits: Tensor, asked: Asked) -> list[float]:
-    """The objective's value for the logits ``(M, L)`` of M models."""
-    values: list[float] = measured.values([logits[:, None]], asked.logits, asked.y)[:, 0].tolist()
+def _removals(opened: Opened, state: State) -> list[np.ndarray]:
+    """The training samples to leave out: those of the removed groups, and none."""
+    partition = opened.datamodel.partition
+    return [*group_rows(partition, partition.mask(state.remove)[None]), NO_ROWS]
+
+
+def seconds_of_comparing(opened: Opened, state: State) -> float | None:
+    """About how long a comparison takes: the time of the retrainings that have not been made yet."""
+    if opened.seconds is None:
+        return None
+    return opened.seconds * opened.exact().missing(_removals(opened, state))
+
+
+def _measured(measured: Objective, logits: Tensor, base: Tensor, y: Tensor) -> list[float]:
+    """The objective's value for the logits ``(M, L)`` of M models, against the logits ``(1, L)`` of the base model."""
+    values: list[float] = measured.values([logits[:, None]], base, y)[:, 0].tolist()
     return values

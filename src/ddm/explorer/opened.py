@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import threading
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -18,7 +17,6 @@ from ddm.errors import InputError
 from ddm.exact import Exact
 from ddm.explorer.room import Room
 from ddm.store import EXACT
-from ddm.target import Target
 
 MOST_TESTED = 2000
 """Test images that are offered and counted; of larger test sets so many, evenly spaced."""
@@ -35,13 +33,12 @@ _BATCH = 512
 class Opened:
     """A run, its datamodel and its data, for any number of visitors.
 
-    A network of a target is used by one thread at a time: calling it with other parameters swaps them in. So what takes
-    long has a network of its own and leaves the others to quick answers.
+    Any thread may ask the datamodel at any time. The locks only keep visitors from computing the same thing twice, and
+    slow work has locks of its own, so that quick answers do not wait for it.
 
     rows:       positions ``(n,)`` of the test images that are offered and counted
-    lock:       held while ``datamodel`` is used
-    orderer:    the same datamodel, to order training samples with
-    ordering:   held while that is used
+    lock:       held while a quick answer is computed
+    ordering:   held while training samples are ordered
     retraining: held while a network is retrained, one at a time
     room:       where visitors keep models
     """
@@ -54,7 +51,6 @@ class Opened:
         self.rows = np.unique(np.linspace(0, count - 1, min(count, MOST_TESTED)).round().astype(int))
         self.lock, self.ordering, self.retraining = threading.RLock(), threading.Lock(), threading.Lock()
         self.room = Room([run / COUNTERFACTUALS, run / EXACT], MOST_KEPT)
-        self.orderer, self._retrained = _twin(datamodel), _own(datamodel.target)
         self.without = lru_cache(maxsize=4)(self._without)
         self.counts = lru_cache(maxsize=256)(self._counts)
 
@@ -81,12 +77,13 @@ class Opened:
 
     def exact(self) -> Exact:
         """Retraining, its models kept in the run. One process: the page shows how long it takes."""
-        return Exact(self._retrained, self.data.train, self.run / EXACT, workers=1)
+        return Exact(self.datamodel.target, self.data.train, self.run / EXACT, workers=1)
 
     @cached_property
     def seconds(self) -> float | None:
         """About how long one retraining takes."""
-        return self.exact().estimate()
+        with self.lock:
+            return self.exact().estimate()
 
     def _without(self, remove: tuple[str, ...]) -> nn.Module:
         """The model without some groups."""
@@ -118,25 +115,6 @@ def confusion(labels: np.ndarray, predicted: np.ndarray, classes: tuple[str, ...
     return counts
 
 
-def _own(target: Target) -> Target:
-    """The same target with a network of its own."""
-    network = copy.deepcopy(target.network)
-    return Target(network, target.trajectory, target.loss, target.recipe, target.device, target.data)
-
-
-def _twin(datamodel: DistilledDatamodel) -> DistilledDatamodel:
-    """The same datamodel with a network of its own."""
-    return DistilledDatamodel(
-        _own(datamodel.target),
-        datamodel.partition,
-        datamodel.synset,
-        datamodel.class_synset,
-        datamodel.settings,
-        datamodel.data,
-        samples=datamodel.samples,
-    )
-
-
 def warm(opened: Opened) -> None:
     """Compute what the first question would wait for: predictions, and directions of all groups."""
     opened.counts(())
@@ -148,7 +126,7 @@ def warm(opened: Opened) -> None:
 def warm_ordering(opened: Opened) -> None:
     """Compute what the first order of training samples would wait for: the curvature."""
     with opened.ordering, contextlib.suppress(InputError):
-        opened.orderer.shares(_first(opened))
+        opened.datamodel.shares(_first(opened))
 
 
 def _first(opened: Opened) -> Samples:

@@ -223,11 +223,12 @@ class Page:
         if state is None:
             yield panels.notice([_FORGOTTEN])
             return
-        work = Background(lambda: answers.compare(self.opened, state))
-        started = time.monotonic()
-        while not work.wait(0.25):
-            yield panels.progress(time.monotonic() - started, self.opened.seconds)
         try:
+            expected = answers.seconds_of_comparing(self.opened, state)
+            work = Background(lambda: answers.compare(self.opened, state))
+            started = time.monotonic()
+            while not work.wait(0.25):
+                yield panels.progress(time.monotonic() - started, expected)
             yield panels.comparison(self.opened, state, answers.ask(self.opened, state), work.result())
         except InputError as error:
             yield panels.notice([phrases.refusal(error)])

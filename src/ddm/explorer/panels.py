@@ -196,14 +196,15 @@ def comparison(opened: Opened, state: State, asked: Asked, found: Comparison) ->
     """What was predicted and what retraining shows, beside each other."""
     name = focus(opened, state, asked)
     predicted, exact = (phrases.amount(state, effect) for effect in found.effects)
-    rows = _compared(f"effect on {phrases.subject(state, name)}", "0", predicted, exact)
+    rows = _compared(f"effect on {phrases.subject(state, name)}", "0", predicted, exact, "0")
     likely = np.unique(found.probabilities.argmax(1))
     for c in likely:
         rows += _compared(f"probability of {opened.classes[c]}", *(f"{p:.1%}" for p in found.probabilities[:, c]))
     rows += _compared("accuracy on the test images", *(f"{part:.2%}" for part in found.accuracy))
     return (
         f"<table class='ddm-table' data-exact='{found.effects[1]:.6f}'><thead><tr><th>without "
-        f"{escape(', '.join(state.remove))}</th><th>all groups</th><th>predicted</th><th>retrained</th></tr></thead>"
+        f"{escape(', '.join(state.remove))}</th><th>all groups</th><th>predicted</th><th>retrained</th>"
+        f"<th>retrained with all groups</th></tr></thead>"
         f"<tbody>{rows}</tbody></table>"
     )
 

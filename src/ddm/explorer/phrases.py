@@ -72,8 +72,11 @@ def cost(opened: Opened) -> str:
         seconds = opened.seconds
     except InputError as error:
         return refusal(error)
-    about = "" if seconds is None else f": about {max(seconds, 0.1):.1f} s"
-    return f"One real retraining without all ticked groups{about}, or no time if it was done before."
+    about = "" if seconds is None else f" Each takes about {max(seconds, 0.1):.1f} s."
+    return (
+        f"One real retraining without all ticked groups, and one with all groups to compare with.{about} "
+        "A retraining that was made before takes no time."
+    )
 
 
 def refusal(error: InputError) -> str:
