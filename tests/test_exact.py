@@ -1,5 +1,6 @@
 """Exact unlearning: what training again gives, kept as soon as it exists, whatever happens to the process."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -232,6 +233,119 @@ def test_killed_work_goes_on_to_the_same_results(target, samples, tmp_path):
     assert len(models(whole)) == len(removals)
     for name in models(whole):
         assert same_tensors(read_tensors(killed / name), read_tensors(whole / name))
+
+
+# --- a loop whose code has changed ---
+
+
+def function(body, **known):
+    """A function of the user's own, as if its file had been edited."""
+    known = {"nn": nn, "torch": torch, **known}
+    exec(f"def retrain(rows, order, bias=1.0):\n    network = nn.Linear(2, 2)\n    {body}\n    return network", known)
+    return known["retrain"]
+
+
+def closing_over(value):
+    def retrain(rows, order):
+        network = nn.Linear(2, 2)
+        nn.init.constant_(network.weight, value)
+        return network
+
+    return retrain
+
+
+class Trainer:
+    """A loop of the user's own that is an object with settings."""
+
+    def __init__(self, lr):
+        self.lr, self.log = lr, []
+
+    def __call__(self, rows, order):
+        self.log.append(order)
+        return nn.Linear(2, 2)
+
+
+def of_class(width):
+    """A loop that makes a network of a class of the user's own."""
+    known = {"nn": nn, "__name__": "mine"}
+    made = f"self.layer = nn.Linear(2, {width})"
+    exec(f"class Mine(nn.Module):\n    def __init__(self):\n        super().__init__()\n        {made}", known)
+    return function("network.extra = Mine()", Mine=known["Mine"])
+
+
+BODY = "nn.init.constant_(network.weight, 2.0)"
+HELPED = "set_to(network)"
+
+
+def helper(value):
+    known = {"nn": nn, "__name__": "mine"}
+    exec(f"def set_to(network):\n    nn.init.constant_(network.weight, {value})", known)
+    return known["set_to"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (function(BODY), function(BODY.replace("2.0", "3.0"))),
+        (function(BODY), function(BODY.replace("constant_(network.weight, 2.0)", "zeros_(network.weight)"))),
+        (function(f"{BODY.replace('2.0', 'lr')}", lr=0.1), function(f"{BODY.replace('2.0', 'lr')}", lr=0.2)),
+        (closing_over(1.0), closing_over(2.0)),
+        (function(HELPED, set_to=helper(1.0)), function(HELPED, set_to=helper(2.0))),
+        (functools.partial(function(BODY), bias=1.0), functools.partial(function(BODY), bias=2.0)),
+        (Trainer(0.1), Trainer(0.2)),
+        (Trainer(0.1).__call__, Trainer(0.2).__call__),
+        (of_class(3), of_class(4)),
+    ],
+    ids=["constant", "call", "global", "closure", "helper", "partial", "object", "method", "class"],
+)
+def test_models_of_a_loop_whose_code_has_changed_are_made_again(own, tmp_path, first, second):
+    target, samples, _ = own
+    Exact(target, samples, tmp_path, retrain=first, workers=1).make([ROWS - 10], [0])
+    assert Exact(target, samples, tmp_path, retrain=first, workers=1).missing([ROWS - 10]) == 0
+    assert Exact(target, samples, tmp_path, retrain=second, workers=1).missing([ROWS - 10]) == 1
+
+
+def test_models_of_a_loop_that_moved_in_its_file_are_found_again(own, tmp_path):
+    target, samples, _ = own
+    Exact(target, samples, tmp_path, retrain=function(BODY), workers=1).make([ROWS - 10], [0])
+    moved = function(f"\n\n    {BODY}")
+    assert Exact(target, samples, tmp_path, retrain=moved, workers=1).missing([ROWS - 10]) == 0
+
+
+def test_models_of_a_loop_that_asks_the_target_are_found_again(own, tmp_path):
+    """The target changes as it is used: it keeps what it has computed."""
+    target, samples, _ = own
+
+    def retrain(rows, order):
+        target.outputs(samples.batch()[0])
+        return target.flat.module(target.theta, target.fixed)
+
+    for missing in (1, 0):
+        exact = Exact(target, samples, tmp_path, retrain=retrain, workers=1)
+        assert exact.missing([ROWS - 10]) == missing
+        exact.make([ROWS - 10], [0])
+
+
+def test_models_made_with_a_loss_whose_code_has_changed_are_made_again(target, samples, tmp_path):
+    missing = []
+    for factor in (2.0, 2.0, 3.0):
+        known = {"F": F}
+        exec(f"def mine(logits, labels):\n    return {factor} * F.cross_entropy(logits, labels)", known)
+        other = ddm.Target(target.network, target.trajectory, known["mine"], target.recipe, data=target.data)
+        exact = Exact(other, samples, tmp_path, workers=1)
+        missing.append(exact.missing([ROWS]))
+        exact.make([ROWS], [0])
+    assert missing == [1, 0, 1]
+
+
+def test_the_code_of_a_loop_has_the_same_name_in_another_process():
+    code = "import test_exact, ddm.code_hash; print(ddm.code_hash.hash_of_code(test_exact.closing_over({1, 'a', 2.5})))"
+    folder = os.path.dirname(__file__)
+    found = set()
+    for seed in ("1", "2"):
+        env = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join([folder, *sys.path])}
+        found.add(subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True).stdout)
+    assert len(found) == 1
 
 
 def test_a_folder_stays_where_it_was_when_the_caller_moves(own, tmp_path, monkeypatch):

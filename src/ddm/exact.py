@@ -17,8 +17,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ddm import engine
+from ddm.code_hash import hash_of_code
 from ddm.datasets.samples import Samples
 from ddm.engine import Engine
 from ddm.errors import InputError
@@ -45,7 +47,7 @@ class Exact:
     target:    what is retrained; its θ_0 and recipe are used again
     samples:   what it was trained on
     directory: where models are kept
-    retrain:   how, for a training loop of the user's own
+    retrain:   how, for a training loop of the user's own; if its code changes, models are made again
     workers:   local processes, one thread each (default: as many as cores)
     engine:    where they are retrained, e.g. dask://HOST:PORT; the models are kept here all the same
     """
@@ -207,7 +209,12 @@ def _origin(target: Target, samples: Samples, retrain: Retrain | None) -> list[s
         how = json.dumps(target.recipe.to_dict(), sort_keys=True) if target.recipe is not None else ""
         start = hash_of_state(target.trajectory[0])
     else:
-        how = f"own {getattr(retrain, '__qualname__', type(retrain).__qualname__)}"
+        how = f"own {hash_of_code(retrain)}"
         start = target.fingerprint()
     network = [architecture(target.network), str(target.network), *target.flat.shapes]  # the last are what is trained
-    return [*network, loss_name(target.loss), start, how, samples.fingerprint()]
+    return [*network, _loss_key(target.loss), start, how, samples.fingerprint()]
+
+
+def _loss_key(loss: Loss) -> str:
+    """What identifies a loss: torch's cross-entropy by name, one of the user's own by its code too."""
+    return loss_name(loss) if loss is F.cross_entropy else f"{loss_name(loss)} {hash_of_code(loss)}"
