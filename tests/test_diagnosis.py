@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sklearn.datasets
+import torch
 from answers import process
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
@@ -214,6 +215,21 @@ def test_groups_that_cut_across_classes_and_single_samples_are_diagnosed(target,
     one = datamodel.diagnose(digits.validation[0])
     assert one.counts.sum() == 1
     json.dumps(one.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("asked", ["held-out samples", "training samples"])
+def test_a_prediction_outside_the_classes_is_refused_with_what_to_do(digits, refused, asked):
+    network = ddm.networks.ConvNet(digits.train.shape, 12, width=4, depth=1)
+    target = ddm.train(network, digits.train, ddm.Recipe(epochs=1))
+    datamodel = ddm.DistilledDatamodel.fit(target, digits.train, partition="class", curvature=64, bank=4)
+    of_target, of_models, last = target.outputs, datamodel._clusters.outputs, 100 * torch.eye(12)[11]
+    if asked == "held-out samples":
+        target.outputs = lambda x: of_target(x) + last
+    else:
+        target.outputs = lambda x: of_target(x) - 100 * (torch.arange(12) > 9)
+        datamodel._clusters.outputs = lambda removed, x: of_models(removed, x) + last
+    with refused("class 11", "0 to 9", "12 outputs", "classes="):
+        datamodel.diagnose(digits.validation)
 
 
 def test_a_model_that_knows_little_says_that_it_cannot_judge_labels(found):

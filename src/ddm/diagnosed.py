@@ -67,6 +67,7 @@ def diagnosed(
     if not models.synset.usable.any():
         raise InputError("no group can be removed, as all their matchings were stopped: fit with other settings.")
     baseline, labels = models.target.outputs(batch[0]), batch[1].to(models.target.device)
+    _check_predicted(baseline, len(partition.classes))
     counts = _counts(baseline, labels, len(partition.classes))
     kinds = _kinds(baseline, labels, counts)
     values, effects = _measured(models, partition, batch[0], labels, baseline, kinds)
@@ -93,6 +94,17 @@ def diagnosed(
         suspects=_suspects(partition, opinions, {finding.group for finding in (*harmful, *noisy)}),
         trust=trust,
     )
+
+
+def _check_predicted(outputs: Tensor, classes: int) -> None:
+    """Refuse outputs ``(n, L)`` that are largest outside the classes: a network may have more outputs than those."""
+    largest = int(outputs.argmax(1).max())
+    if largest >= classes:
+        raise InputError(
+            f"the model predicts class {largest}, but the classes of the data are 0 to {classes - 1}: name all "
+            f"{outputs.shape[1]} outputs with classes= when you make the samples, or train a network with {classes} "
+            "outputs."
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,6 +274,7 @@ def _opinions(models: Counterfactuals, partition: Partition, train: Samples) -> 
             rows = partition.rows(k)
             x, labels = train.batch(rows)
             probabilities = models.outputs(removed[k : k + 1], x)[0].double().softmax(1)
+            _check_predicted(probabilities, len(partition.classes))
             found[k] = _Opinion(rows, labels.numpy(), probabilities.cpu().numpy())
             advance(1)
     return found
