@@ -46,3 +46,10 @@ def test_groups_that_cut_across_classes_are_searched_in_full(target, digits):
     assert found.models == 5
     with pytest.raises(ddm.InputError, match="no class level"):
         datamodel.attribute(digits.test[0], level="class")
+
+
+def test_the_strongest_effect_on_stability_is_the_group_that_moves_the_prediction_most(datamodel, digits):
+    stable = datamodel.trace(digits.test[0], "stability", full=True)
+    moved = datamodel.trace(digits.test[0], "prediction", full=True)
+    assert stable.group == moved.group
+    assert stable.effect == stable.clusters.scores.min()

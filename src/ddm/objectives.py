@@ -163,7 +163,7 @@ OBJECTIVES: dict[str, Objective] = {
     for objective in (
         _stacked("prediction", prediction, "shift of the predicted probabilities (Dist_1)", signed=False),
         _stacked("correctness", correctness, "cross-entropy against the true label (Dist_2)", signed=False),
-        _stacked("stability", stability, "how little the prediction moves (Dist_3)", signed=False),
+        _stacked("stability", stability, "how little the prediction moves (Dist_3)"),
         _stacked("probabilities", probabilities, "predicted probability of each class", per_class=True),
         _stacked("logits", logits, "logit of each class", per_class=True),
         _stacked("loss", correctness, "the loss the target was trained with"),
