@@ -153,6 +153,19 @@ def test_groups_are_named_by_number_or_name_and_unknown_ones_refused(datamodel, 
             datamodel.counterfactual(group)
 
 
+def test_removing_every_group_is_refused(datamodel, refused):
+    with refused("every group", "keep at least one"):
+        datamodel.counterfactual(datamodel.partition.names)
+    datamodel.counterfactual(datamodel.partition.names[1:])
+
+
+def test_a_design_that_removes_every_group_at_once_is_refused(datamodel, digits, refused):
+    design = 1 - np.eye(len(datamodel.partition), dtype=int)
+    design[3] = 0
+    with refused("row 3", "every group"):
+        datamodel.attribute(digits.test[0], design=design)
+
+
 def test_a_design_of_the_wrong_width_is_refused(datamodel, digits):
     with pytest.raises(InputError, match="do not fit"):
         datamodel.outputs(digits.test.batch()[0], np.zeros((2, 3), dtype=bool))

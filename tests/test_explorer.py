@@ -14,6 +14,7 @@ from PIL import Image
 from torch.nn import functional as F
 
 import ddm
+from ddm.exact import Exact
 from ddm.explorer import address, answers, panels, phrases, room, serving, upload
 from ddm.explorer import opened as opening
 from ddm.explorer.opened import Opened
@@ -199,6 +200,37 @@ def test_the_comparison_is_with_a_real_retraining(opened):
     assert list((opened.run / "exact").iterdir())
 
 
+def test_the_exact_effect_compares_two_retrainings_not_one_with_the_model(opened, monkeypatch):
+    """A retraining may differ from the model for other reasons than the removal, such as its number of threads."""
+    target = opened.datamodel.target
+
+    class Biased(Exact):
+        def _trainer(self):
+            def retrain(rows, order):
+                network = target.flat.module(target.theta, target.fixed)
+                with torch.no_grad():
+                    list(network.parameters())[-1].add_(torch.arange(10.0) + (len(rows) > 0))
+                return network
+
+            return retrain
+
+    monkeypatch.setattr(opening, "Exact", Biased)
+    state = State(index=3, remove=(group_of(opened, 3),), objective="logits")
+    found = answers.compare(opened, state)
+    assert found.effects[1] == pytest.approx(1.0, abs=1e-4)
+    assert len(found.probabilities) == len(found.accuracy) == 4
+    asked = answers.ask(opened, state)
+    assert "retrained with all groups" in panels.comparison(opened, state, asked, found)
+
+
+def test_a_comparison_says_that_it_takes_two_retrainings_and_keeps_them(opened):
+    state = State(index=3, remove=(group_of(opened, 3),))
+    assert "and one with all groups" in phrases.cost(opened)
+    assert answers.seconds_of_comparing(opened, state) == 2 * opened.seconds
+    answers.compare(opened, state)
+    assert answers.seconds_of_comparing(opened, state) == 0
+
+
 def test_effects_are_said_with_their_direction_and_unit():
     state = State(objective="probabilities")
     assert phrases.effect(state, "5", -0.087) == "lowers the probability of 5 by 8.7 points"
@@ -265,6 +297,13 @@ def test_nonsense_in_an_address_gets_a_sentence_and_changes_nothing(opened, quer
     assert word in said[0]
     assert said[0].endswith(".")
     assert len(said[0]) < 300
+
+
+def test_an_address_that_removes_every_group_gets_a_sentence(opened):
+    query = "&".join(f"remove={name}" for name in opened.datamodel.partition.names)
+    state, said = address.read(query, opened, State())
+    assert state.remove == ()
+    assert "every group" in said[0]
 
 
 def test_an_address_with_too_many_parts_is_left_alone(opened):

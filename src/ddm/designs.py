@@ -37,7 +37,13 @@ def given(design: object, groups: int) -> np.ndarray:
         raise InputError(f"a design of shape {present.shape} does not fit {groups} groups: give a row a perturbation.")
     if not np.isin(present, (0, 1)).all():
         raise InputError("a design holds only 1 (the group stays) and 0 (it is removed).")
-    return ~present.astype(bool)
+    removed = ~present.astype(bool)
+    if removed.all(1).any():
+        raise InputError(
+            f"row {int(removed.all(1).argmax())} of the design removes every group, which leaves no training data: "
+            "keep at least one."
+        )
+    return removed
 
 
 def weights(removed: np.ndarray, beta: Weights) -> np.ndarray:

@@ -99,6 +99,13 @@ class Partition:
         mask[[self.index(group) for group in chosen]] = True
         return mask
 
+    def removal(self, groups: Group | Iterable[Group]) -> np.ndarray:
+        """Which groups are to be removed ``(K,)``, as booleans; at least one must stay."""
+        mask = self.mask(groups)
+        if mask.all():
+            raise InputError("removing every group leaves no training data: keep at least one.")
+        return mask
+
     def by_class(self) -> Partition | None:
         """The level above: a group per class, or None where groups cut across classes."""
         if self.parents is None:

@@ -89,6 +89,7 @@ def _remove(opened: Opened, values: list[str]) -> tuple[str, ...]:
             raise InputError(f"there is no group '{_short(value)}': tick groups on the page.")
         numbers.append(partition.index(value))
     names = tuple(partition.names[number] for number in dict.fromkeys(numbers))
+    partition.removal(names)
     for name in names:
         if not opened.usable(name):
             raise InputError(f"group {name} cannot be removed: {opened.datamodel.synset.stopped[name]}")

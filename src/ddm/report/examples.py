@@ -70,7 +70,8 @@ def _story(subject: Subject, title: str, row: int) -> dict[str, Any]:
 
 def _drivers(found: Attribution) -> list[tuple[str, float]]:
     """The groups without which the prediction would be least likely, with the change of its probability."""
-    order = np.argsort(np.nan_to_num(found.scores), kind="stable")[:_REMOVED]
+    most = min(_REMOVED, len(found) - 1)  # one group must stay
+    order = np.argsort(np.nan_to_num(found.scores), kind="stable")[:most]
     return [(found.names[k], float(found.scores[k])) for k in order if found.scores[k] < 0]
 
 
