@@ -427,6 +427,7 @@ def test_fit_refuses_the_folder_of_another_run(command, run):
         ("unlearn {run} --remove 0 --remove cat", ("'cat'",)),
         ("unlearn {run} --remove 0 --out file/model.safetensors", ("file/model.safetensors",)),
         ("unlearn {run} --remove 0 --out .", ()),
+        ("unlearn {run}" + "".join(f" --remove {group}" for group in range(20)), ("every group", "keep at least one")),
         ("unlearn missing --remove 0", ("missing", "ddm fit")),
         ("explain {run}", ("explain",)),
         ("--speed", ("--speed",)),
@@ -438,6 +439,11 @@ def test_questions_that_make_no_sense_are_refused(command, run, options, words):
     refuses(command(*[word.format(run=run) for word in options.split()]), *words)
     assert Path("file").read_text() == "mine"
     assert os.listdir() == ["file"]
+
+
+@pytest.mark.parametrize("name", ["trace", "unlearn"])
+def test_commands_in_which_nothing_is_random_offer_no_seed(command, name):
+    assert "--seed" not in command(name, "--help").out
 
 
 def test_nothing_is_written_if_one_of_two_files_cannot_be(command, run):

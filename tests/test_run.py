@@ -387,6 +387,40 @@ def test_a_run_saved_from_python_opens_with_the_name_of_its_data(from_python, np
         open_run(from_python, name="digits")
 
 
+def test_a_loaded_run_finds_its_own_training_set_when_it_is_first_needed(finished, npz, monkeypatch):
+    loads = []
+    load = ddm.datasets.load
+    monkeypatch.setattr(run.datasets, "load", lambda *given, **named: loads.append(given) or load(*given, **named))
+    loaded, data = ddm.load(finished), load(f"npz:{npz}")
+    loaded.attribute(data.test[:3])
+    assert loads == []
+    assert loaded.diagnose(data.test).sizes.sum() == len(data.train)
+    assert len(loaded.shares(data.test[:3], 0, "logits")) == loaded.partition.sizes[0]
+    assert len(loads) == 1
+
+
+def test_a_loaded_run_whose_data_have_changed_or_gone_asks_for_the_training_set(config, npz, tmp_path, refused):
+    path = Path(shutil.copy(npz, tmp_path / "mine.npz"))
+    fit(replace(config, data=f"npz:{path}"), tmp_path / "run")
+    data = ddm.datasets.load(f"npz:{path}")
+    changed = np.load(path)
+    np.savez(path, images=changed["images"][::-1], labels=changed["labels"][::-1])
+    with refused("another training set", "mine.npz"):
+        ddm.load(tmp_path / "run").diagnose(data.test)
+    path.unlink()
+    with refused("mine.npz", "train="):
+        ddm.load(tmp_path / "run").diagnose(data.test)
+    assert ddm.load(tmp_path / "run").diagnose(data.test, train=data.train).counts.sum() == len(data.test)
+
+
+def test_a_loaded_run_that_does_not_name_its_data_says_what_to_pass(from_python, npz, refused):
+    data = ddm.datasets.load(f"npz:{npz}")
+    loaded = ddm.load(from_python)
+    for ask in (loaded.shares, loaded.diagnose):
+        with refused("saved from Python", "training set", "train="):
+            ask(data.test[:3])
+
+
 def test_a_name_of_other_data_than_the_runs_own_is_refused(finished, refused):
     with refused("data"):
         open_run(finished, name="digits")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ class DistilledDatamodel:
     samples:      the training set, where it is at hand; no file of a run holds it
     audited:      what an audit of it found
     described:    the facts of the training set, for a datamodel that has it not at hand
+    find:         reads the training set when it is first needed, for a datamodel of a run that names its data
     """
 
     def __init__(
@@ -63,11 +64,12 @@ class DistilledDatamodel:
         samples: Samples | None = None,
         audited: Audit | None = None,
         described: Mapping[str, Any] | None = None,
+        find: Callable[[], Samples] | None = None,
     ) -> None:
         for one in (synset, class_synset):
             if one is not None:
                 one.check_made_for(target.origin(data))
-        self._described = described
+        self._described, self._find = described, find
         self.target, self.partition, self.settings, self.data = target, partition, settings, data
         self.config, self.samples, self.audited = config, samples, audited
         self.synset, self.class_synset = synset, class_synset
@@ -150,8 +152,8 @@ class DistilledDatamodel:
         """The class and then the cluster most responsible, by L + C fine-tunings; ``full`` searches every group.
 
         verify: really retrain without so many of the best candidates, and once with all groups to compare with, and
-                answer with the exact effects. The cost is printed before it starts; ``train``, ``by``, ``directory``, ``workers`` and ``engine`` are
-                those of ``audit``
+                answer with the exact effects. The cost is printed before it starts; ``train``, ``by``, ``directory``,
+                ``workers`` and ``engine`` are those of ``audit``
         """
         found = self._trace(question, objective, full)
         if not verify:
@@ -190,7 +192,7 @@ class DistilledDatamodel:
 
         group:  by default the one that ``trace`` finds
         output: the value asked about, for objectives with one for each class
-        train:  the training set, for a datamodel that was loaded
+        train:  the training set, for a datamodel that was loaded and cannot find it again
         """
         asked, (x, y) = resolve(objective, self.target.loss), self._batch(question)
         number = self.partition.index(self._trace(question, objective, False).group if group is None else group)
@@ -219,14 +221,14 @@ class DistilledDatamodel:
         """Which groups to look at: harmful, useless and mislabelled ones, and those behind each kind of error.
 
         samples: held-out ones, whose errors are looked into
-        train:   the training set, for a datamodel that was loaded
+        train:   the training set, for a datamodel that was loaded and cannot find it again
         """
         trust = None if self.audited is None else self.audited.sentence
         return diagnosed(self._clusters, self.partition, self._batch(samples), self._training_set(train), trust)
 
     def counterfactual(self, remove: Group | Iterable[Group]) -> nn.Module:
         """The network as it would be without some groups, given by number or name: a plain ``nn.Module``."""
-        removed = self.partition.mask(remove)
+        removed = self.partition.removal(remove)
         self._clusters.check_usable(removed)
         return self._clusters.network(removed)
 
@@ -254,7 +256,7 @@ class DistilledDatamodel:
         """How far this datamodel can be trusted: its answers against really retraining without some groups.
 
         test:       samples that are asked about (at most 200 of them are used)
-        train:      the training set, for a datamodel that was loaded
+        train:      the training set, for a datamodel that was loaded and cannot find it again
         retrain:    groups to retrain without, drawn from all ranges of predicted effects
         unions:     random unions of half of the groups to retrain without (default: as many)
         seeds:      batch orders of each retraining, the target's own first
@@ -317,10 +319,26 @@ class DistilledDatamodel:
         return attributed(asked, outputs[:, None], batch[1], self.partition, removed, weights, chosen, chosen)
 
     def _training_set(self, train: Samples | Dataset[Any] | None) -> Samples:
-        samples = self.samples if train is None else Samples.of(train)
-        if samples is None:
-            raise InputError("retraining needs the training set: give it as train=….")
-        self.check_data(samples, "this")
+        if train is not None:
+            samples = Samples.of(train)
+            self.check_data(samples, "this")
+            return samples
+        if self.samples is None:
+            self.samples = self._found()
+        return self.samples
+
+    def _found(self) -> Samples:
+        """The training set that the run of this datamodel names, read again and checked."""
+        if self._find is None:
+            raise InputError(
+                "this run was saved from Python and does not name its data: give the training set as train=…."
+            )
+        try:
+            samples = self._find()
+        except InputError as error:
+            why = str(error).rstrip(".")
+            raise InputError(f"the training set of this run cannot be read: give it as train=… ({why}).") from error
+        self.check_data(samples, f"'{self.config['data'] if self.config else ''}'")
         return samples
 
     @property

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import itertools
 import os
 import re
@@ -35,6 +36,7 @@ from torch.nn import functional as F
 from ddm import networks
 from ddm.audit import Audit
 from ddm.datamodel import DistilledDatamodel
+from ddm.datasets.samples import Samples
 from ddm.errors import InputError
 from ddm.fields import is_names
 from ddm.files import (
@@ -135,7 +137,11 @@ def load(
     loss: Loss | None = None,
     device: str | torch.device = "cpu",
 ) -> DistilledDatamodel:
-    """The datamodel of a run. A network or a loss of your own must be given again: files hold no code."""
+    """The datamodel of a run. A network or a loss of your own must be given again: files hold no code.
+
+    The training set is read when it is first needed, from where the run's config says. A run that was saved from Python
+    does not say: then methods that need it take it as ``train=``.
+    """
     run = Path(run)
     check_links(run)
     facts = read_manifest(run)
@@ -164,7 +170,7 @@ def _load(
         raise InputError(f"the run '{run}' was made with a loss of your own ({facts['loss']}): give it as loss=….")
     pieces = read_pieces(run, facts, network)
     recipe = Recipe(**facts["recipe"]) if facts["recipe"] is not None else None
-    network = _network(facts, network, run)
+    network, config = _network(facts, network, run), read_json(run / CONFIG)
     return DistilledDatamodel(
         Target(network, pieces.trajectory, loss or F.cross_entropy, recipe, device, facts["data"]),
         pieces.partition,
@@ -172,10 +178,22 @@ def _load(
         pieces.class_synset,
         Settings(**facts["settings"]),
         facts["data"],
-        read_json(run / CONFIG),
+        config,
         audited=load_audit(run),
         described=facts.get("described"),
+        find=functools.partial(_training_set, run.absolute()) if _names_data(config) else None,
     )
+
+
+def _names_data(config: Any) -> bool:
+    """Whether the config of a run says which data it is of; one that was saved from Python does not."""
+    return isinstance(config, dict) and isinstance(config.get("data"), str)
+
+
+def _training_set(run: Path) -> Samples:
+    from ddm.run import training_set
+
+    return training_set(run)
 
 
 @dataclass(frozen=True)

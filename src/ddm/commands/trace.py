@@ -18,7 +18,6 @@ from ddm.commands.options import (
     ObjectiveName,
     Root,
     Run,
-    Seed,
     Split,
     audited_part,
     open_question,
@@ -34,12 +33,13 @@ def trace(
     index: Index = None,
     split: Split = "test",
     full: Annotated[bool, typer.Option("--full", help="Search every group instead of class first.")] = False,
-    verify: Annotated[int, typer.Option(min=0, help="Really retrain without so many of the best candidates.")] = 0,
+    verify: Annotated[
+        int, typer.Option(min=0, help="Really retrain without so many of the best candidates, and once with all.")
+    ] = 0,
     samples: Annotated[int, typer.Option(min=0, help="Show so many training samples of the group found.")] = 0,
     plot: Annotated[Path | None, typer.Option(help="Write the picture of these samples here.")] = None,
     data: DataName = None,
     root: Root = None,
-    seed: Seed = 0,
     device: Device = "cpu",
     engine: EngineName = None,
     as_json: AsJson = False,

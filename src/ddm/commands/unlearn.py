@@ -9,7 +9,7 @@ import typer
 
 from ddm import networks
 from ddm import run as runs
-from ddm.commands.options import AsJson, DataName, Device, Root, Run, Seed, audited_part, print_json
+from ddm.commands.options import AsJson, DataName, Device, Root, Run, audited_part, print_json
 from ddm.target import accuracy_of
 from ddm.words import console, trust
 
@@ -22,7 +22,6 @@ def unlearn(
     out: Annotated[Path, typer.Option(help="Where the model is written.")] = Path("counterfactual.safetensors"),
     data: DataName = None,
     root: Root = None,
-    seed: Seed = 0,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
