@@ -23,13 +23,13 @@ def fitted(folder: Path) -> Path:
 
 @contextmanager
 def served(run: Path, **variables: str) -> Iterator[tuple[subprocess.Popen, str]]:
-    """The command, with variables in its environment, and the address it said; it ends without a word of errors."""
+    """The command, with variables in its environment, and the address it printed; it ends without errors."""
     command = [*DDM, "explore", str(run), "--no-open"]
     environment = os.environ | ONE_THREAD | variables
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        found = re.search(r"http://127\.0\.0\.1:[0-9]+/", process.stdout.readline())
+        found = re.search(r"http://127\.0\.0\.1:[0-9]+/\S*", process.stdout.readline())
         assert found, process.stderr.read()
         yield process, found[0]
         process.send_signal(signal.SIGINT)

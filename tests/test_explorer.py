@@ -5,7 +5,9 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from torch.nn import functional as F
 
 import ddm
 from ddm.exact import Exact
+from ddm.commands.explore import explore
 from ddm.explorer import address, answers, panels, phrases, room, serving, upload
 from ddm.explorer import opened as opening
 from ddm.explorer.opened import Opened
@@ -395,11 +398,57 @@ def test_a_taken_port_is_refused(opened, refused):
             pass
 
 
-def test_without_gradio_the_extra_to_install_is_named(opened, refused, monkeypatch):
-    monkeypatch.setitem(sys.modules, "gradio", None)
-    monkeypatch.delitem(sys.modules, "ddm.explorer.page", raising=False)
-    with refused("pip install 'distilled-datamodel[explore]'"), serving.served(opened, None):
+@pytest.mark.parametrize("checkout", [True, False])
+def test_without_gradio_the_command_that_installs_it_is_named(opened, refused, monkeypatch, tmp_path, checkout):
+    for name in ("gradio", "starlette", "fastapi", "uvicorn"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for name in ("page", "gate"):
+        monkeypatch.delitem(sys.modules, f"ddm.explorer.{name}", raising=False)
+    if not checkout:
+        monkeypatch.setattr(serving, "__file__", str(tmp_path / "lib" / "ddm" / "explorer" / "serving.py"))
+    words = ("pip install -c", "[explore]") if checkout else ("pip install 'distilled-datamodel[explore]'",)
+    with refused(*words), serving.served(opened, None):
         pass
+
+
+def test_without_gradio_the_command_says_so_before_it_reads_the_run(monkeypatch, refused):
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    with refused("Gradio", "[explore]"):
+        explore(Path("nowhere"))
+
+
+def folder_of_a_process(*, ended: bool):
+    """A process with a folder for pictures, killed or still at work."""
+    code = (
+        "import time, ddm.files\nwith ddm.files.temporary_folder('ddm-explore-') as folder:"
+        "\n (folder / 'picture.png').touch(); print(folder, flush=True); time.sleep(600)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    folder = Path(process.stdout.readline().strip())
+    if ended:
+        process.kill()
+        process.wait()
+    return process, folder
+
+
+def test_the_next_explorer_removes_pictures_of_one_that_was_killed(opened, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    unrelated, linked = tmp_path / "ddm-explore-notes", tmp_path / "ddm-explore-link"
+    unrelated.mkdir()
+    working, held = folder_of_a_process(ended=False)
+    _, killed = folder_of_a_process(ended=True)
+    linked.symlink_to(held)
+    try:
+        assert (killed / "picture.png").exists()
+        with serving.served(opened, None):
+            assert not killed.exists()
+            assert (held / "picture.png").exists()
+            assert len(list(tmp_path.glob("ddm-explore-*"))) == 4
+        assert set(tmp_path.glob("ddm-explore-*")) == {unrelated, linked, held}
+    finally:
+        working.kill()
+        working.communicate()
 
 
 def test_the_library_does_not_import_gradio():

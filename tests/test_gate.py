@@ -6,11 +6,12 @@ import os
 import re
 import socket
 from pathlib import Path
+from urllib.parse import urlparse
 
 import httpx
 import pytest
 from PIL import Image
-from visitor import Visitor, file_at, probabilities
+from visitor import Visitor, entered, file_at, probabilities
 
 from ddm.explorer import gate, page, serving, upload
 from ddm.explorer.opened import Opened
@@ -34,7 +35,14 @@ def site(opened):
 
 @pytest.fixture
 def client(site):
-    with httpx.Client(base_url=site, trust_env=False, timeout=60) as client:
+    with entered(site) as client:
+        yield client
+
+
+@pytest.fixture
+def uninvited(site):
+    """A client that knows where the page is, but not its token: another user of this machine."""
+    with httpx.Client(base_url=site.partition("?")[0], trust_env=False, timeout=60) as client:
         yield client
 
 
@@ -89,7 +97,7 @@ def test_a_page_of_another_site_cannot_ask(client, headers):
 
 
 def test_the_page_itself_can_ask_and_a_link_to_it_can_be_followed(client, site):
-    own = {"origin": site.rstrip("/"), "sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"}
+    own = {"origin": site.partition("/?")[0], "sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"}
     assert client.get("/config", headers=own).status_code == 200
     linked = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
     found = client.get("/", headers=linked)
@@ -168,6 +176,30 @@ def test_with_a_token_another_site_still_cannot_ask(stranger):
     cookie = {"cookie": f"ddm-explore-{stranger.base_url.port}={TOKEN}"}
     assert stranger.get("/config", headers=cookie).status_code == 200
     assert stranger.get("/config", headers=cookie | {"origin": "http://elsewhere.example"}).status_code == 403
+
+
+def test_other_users_of_this_machine_need_the_token_too(uninvited, site):
+    token = re.search(r"/\?token=([\w-]{40,})$", site)[1]
+    for path in ("/", "/config", f"/?{gate.TOKEN}={token[:-1]}", "/gradio_api/file=/etc/passwd"):
+        assert uninvited.get(path).status_code == 401
+    assert uninvited.post("/gradio_api/upload", files={"files": ("a.png", picture(8, 8))}).status_code == 401
+    assert uninvited.get("/", params={gate.TOKEN: token}).status_code == 200
+    assert uninvited.get("/config").status_code == 200
+
+
+def test_a_token_of_ones_own_is_not_printed(stranger):
+    assert not stranger.base_url.query
+
+
+def test_the_browser_gets_the_token_by_a_private_file(opened, monkeypatch):
+    opened_pages = []
+    monkeypatch.setattr(serving.webbrowser, "open", opened_pages.append)
+    with serving.served(opened, None, browser=True) as address:
+        token = address.partition("=")[2]
+        assert token not in opened_pages[0]
+        file = Path(urlparse(opened_pages[0]).path)
+        assert token in file.read_text(encoding="utf-8")
+        assert file.parent.stat().st_mode & 0o077 == 0
 
 
 def test_for_other_machines_a_token_is_made(opened):
@@ -278,13 +310,31 @@ def test_a_file_is_stored_under_a_name_of_the_servers(client):
     assert not list(folder.parent.glob("evil.png"))
 
 
+@pytest.mark.parametrize("query", ["", "?upload_id=x"])
+@pytest.mark.parametrize(
+    ("kind", "disposition"),
+    [
+        ("multipart/form-data; boundary=x", 'name="files"'),
+        ("multipart/form-data; boundary=x", 'name="other"'),
+        ("multipart/form-data", 'name="files"; filename="a.png"'),
+        ("text/plain", 'name="files"; filename="a.png"'),
+    ],
+)
+def test_an_upload_without_a_file_name_gets_a_sentence(client, query, kind, disposition):
+    body = f"--x\r\nContent-Disposition: form-data; {disposition}\r\n\r\nwords\r\n--x--\r\n".encode()
+    found = client.post(f"/gradio_api/upload{query}", content=body, headers={"content-type": kind})
+    assert found.status_code == (200 if "other" in disposition and not query else 400)
+    assert client.get("/config").status_code == 200
+
+
 def test_files_that_are_too_large_are_not_read(client):
     large = b"0" * (upload.MOST_BYTES + 1)
     assert client.post("/gradio_api/upload", files={"files": ("a.png", large)}).status_code == 413
     host = f"{client.base_url.host}:{client.base_url.port}"
     with socket.create_connection((client.base_url.host, client.base_url.port), timeout=20) as connection:
-        head = f"POST /gradio_api/upload HTTP/1.1\r\nHost: {host}\r\nContent-Length: {10**11}\r\n\r\n"
-        connection.sendall(head.encode())
+        lines = ["POST /gradio_api/upload HTTP/1.1", f"Host: {host}", f"Content-Length: {10**11}"]
+        lines += [f"Cookie: {name}={value}" for name, value in client.cookies.items()]
+        connection.sendall("\r\n".join([*lines, "", ""]).encode())
         assert connection.recv(100).startswith(b"HTTP/1.1 413")
     assert client.post("/gradio_api/upload", content=iter([b"0"] * 3)).status_code == 411
     long = {"data": ["0" * 2_000_000]}
@@ -408,7 +458,7 @@ def test_one_retraining_at_a_time(client, opened):
 
 def test_a_busy_page_says_so_and_answers_those_who_wait(opened, monkeypatch):
     monkeypatch.setattr(page, "_MOST_WAITING", 2)
-    with serving.served(opened, None) as site, httpx.Client(base_url=site, trust_env=False, timeout=60) as client:
+    with serving.served(opened, None) as site, entered(site) as client:
         visitors = [Visitor(client) for _ in range(6)]
         with opened.lock:
             asked = [visitor.join(visitor.events[None, "load"], "?index=3") for visitor in visitors]

@@ -3,9 +3,20 @@
 import json
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
+
+
+@contextmanager
+def entered(address: str) -> Iterator[httpx.Client]:
+    """A client that opened the printed address, and so has the cookie."""
+    site = address.partition("?")[0]
+    with httpx.Client(base_url=site, trust_env=False, timeout=120) as client:
+        client.get(address).raise_for_status()
+        yield client
 
 
 class Visitor:

@@ -26,6 +26,9 @@ from ddm.errors import InputError
 _TEMPORARY = ".ddm-"
 """How the folders begin that files are written in before they are whole."""
 
+_MARK = ".made-by-ddm"
+"""Empty file in temporary folders of this program: folders of the same name without it are never deleted."""
+
 MOST_JSON = 2**24
 """Bytes of JSON that are read: what is read takes many times as much memory."""
 
@@ -50,6 +53,26 @@ def replacing(path: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             os.close(handle)
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """A folder in the system's temporary directory that is deleted when the block ends.
+
+    First, folders with the same prefix are deleted if an earlier process of this user made them here and was killed.
+    The kernel released their locks; the folder of a process that still runs stays locked.
+    """
+    place = Path(tempfile.gettempdir())
+    for earlier in place.glob(f"{prefix}*"):
+        if (earlier / _MARK).is_file() and not earlier.is_symlink() and earlier.stat().st_uid == os.getuid():
+            _remove_abandoned(earlier)
+    folder, handle = _held_folder(place, prefix)
+    try:
+        (folder / _MARK).touch()
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
 
 
 @contextlib.contextmanager
@@ -118,10 +141,10 @@ def _hold(handle: int) -> bool | None:
     return True
 
 
-def _held_folder(place: Path) -> tuple[Path, int]:
+def _held_folder(place: Path, prefix: str = _TEMPORARY) -> tuple[Path, int]:
     """A new temporary folder and what holds it: another one if it was taken for abandoned before it was held."""
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=place))
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
         with contextlib.suppress(FileNotFoundError):
             handle = os.open(folder, os.O_RDONLY)
             if _hold(handle) is not False and folder.exists():

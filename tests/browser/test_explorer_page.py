@@ -32,7 +32,7 @@ def asked(run) -> tuple[ddm.DistilledDatamodel, Data]:
 
 @pytest.fixture(scope="session")
 def site(run):
-    """The address of the page while the command serves it."""
+    """The address of the page, with its token, while the command serves it."""
     with served(run) as (_, address):
         yield address
 
@@ -89,7 +89,7 @@ def strongest(page):
 
 def test_an_image_is_chosen_in_the_gallery(site, watched, asked):
     with watched() as page:
-        opened(page, f"{site}?show=all")
+        opened(page, f"{site}&show=all")
         page.locator("#ddm-gallery button.thumbnail-lg, #ddm-gallery .gallery-item button").nth(4).click()
         at(page, "index=4")
         expect(page.locator("[data-verdict]")).to_contain_text("Test image 4")
@@ -100,7 +100,7 @@ def test_an_image_is_chosen_in_the_gallery(site, watched, asked):
 
 def test_another_objective_is_another_question(site, watched):
     with watched() as page:
-        opened(page, f"{site}?index=3")
+        opened(page, f"{site}&index=3")
         expect(page.locator("#ddm-strongest")).to_contain_text("points")
         choose(page, "ddm-objective", "loss on this image, either way")
         at(page, "objective=loss")
@@ -111,7 +111,7 @@ def test_another_objective_is_another_question(site, watched):
 def test_removing_a_group_shows_the_prediction_of_the_library(site, watched, asked):
     datamodel, data = asked
     with watched() as page:
-        opened(page, f"{site}?index=3")
+        opened(page, f"{site}&index=3")
         group = strongest(page)
         tick(page, group)
         expect(page.locator("[data-removal]")).to_contain_text(f"Without {group}")
@@ -128,7 +128,7 @@ def test_removing_a_group_shows_the_prediction_of_the_library(site, watched, ask
 
 def test_groups_ticked_at_once_are_all_removed(site, watched):
     with watched() as page:
-        opened(page, f"{site}?index=3")
+        opened(page, f"{site}&index=3")
         ticks = page.locator("#ddm-ticks input")
         for number in range(4):
             ticks.nth(number).click()
@@ -141,7 +141,7 @@ def test_groups_ticked_at_once_are_all_removed(site, watched):
 def test_the_trail_ends_in_training_samples_of_the_group_found(site, watched, asked):
     datamodel, data = asked
     with watched() as page:
-        opened(page, f"{site}?index=3&objective=prediction")
+        opened(page, f"{site}&index=3&objective=prediction")
         trace = datamodel.trace((data.test[3][0], data.test[3][1]), "prediction")
         assert page.locator("#ddm-trail .ddm-trail").get_attribute("data-group") == trace.group
         expect(page.locator("#ddm-samples")).to_contain_text("by their share", timeout=PATIENCE)
@@ -154,7 +154,7 @@ def test_the_trail_ends_in_training_samples_of_the_group_found(site, watched, as
 def test_a_saved_model_is_in_the_run(site, watched, run, asked):
     datamodel, data = asked
     with watched() as page:
-        opened(page, f"{site}?index=3&remove=0")
+        opened(page, f"{site}&index=3&remove=0")
         page.locator("#ddm-save").click()
         saved = page.locator("[data-saved]")
         expect(saved).to_be_visible(timeout=PATIENCE)
@@ -166,7 +166,7 @@ def test_a_saved_model_is_in_the_run(site, watched, run, asked):
 
 def test_exact_retraining_is_shown_beside_the_prediction(site, watched, run):
     with watched() as page:
-        opened(page, f"{site}?index=3&remove=1")
+        opened(page, f"{site}&index=3&remove=1")
         expect(page.get_by_text("One real retraining")).to_contain_text("about")
         page.locator("#ddm-compare").click()
         table = page.locator("#ddm-comparison table")
@@ -194,7 +194,7 @@ def test_a_picture_of_ones_own_is_asked_about(site, watched, asked, tmp_path):
 def test_a_broken_picture_gets_a_sentence(site, watched, tmp_path):
     (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n but no picture")
     with watched() as page:
-        opened(page, f"{site}?index=3")
+        opened(page, f"{site}&index=3")
         page.locator("#ddm-upload input[type=file]").set_input_files(tmp_path / "broken.png")
         expect(page.locator("#ddm-notice")).to_contain_text("not a picture", timeout=PATIENCE)
         expect(page.locator("[data-verdict]")).to_contain_text("Test image 3")
@@ -202,7 +202,7 @@ def test_a_broken_picture_gets_a_sentence(site, watched, tmp_path):
 
 def test_reloading_keeps_the_state(site, watched):
     with watched() as page:
-        streams = opened(page, f"{site}?index=3")
+        streams = opened(page, f"{site}&index=3")
         group = strongest(page)
         tick(page, group)
         expect(page.locator("[data-removal]")).to_contain_text(f"Without {group}")
@@ -214,12 +214,12 @@ def test_reloading_keeps_the_state(site, watched):
 
 def test_a_shared_address_opens_the_same_state_for_someone_else(site, watched, asked):
     first, second = asked[0].partition.names[:2]
-    query = f"?index=9&objective=logits&output=8&remove={first}&remove={second}&show=all"
+    query = f"&index=9&objective=logits&output=8&remove={first}&remove={second}&show=all"
     with watched() as page, watched() as other:
         opened(page, site + query)
         address, words = page.url, page.locator("#ddm-bars").inner_text()
         assert f"remove={first}&remove={second}" in address
-        opened(other, address)
+        opened(other, f"{address}&{site.partition('?')[2]}")
         assert other.url == address
         assert other.locator("#ddm-bars").inner_text() == words
         assert other.locator("#ddm-ticks input:checked").count() == 2
@@ -228,8 +228,8 @@ def test_a_shared_address_opens_the_same_state_for_someone_else(site, watched, a
 
 def test_visitors_do_not_see_each_others_choices(site, watched):
     with watched() as page, watched() as other:
-        opened(page, f"{site}?index=3")
-        opened(other, f"{site}?index=3")
+        opened(page, f"{site}&index=3")
+        opened(other, f"{site}&index=3")
         tick(page, strongest(page))
         expect(page.locator("[data-removal]")).to_contain_text("Without")
         choose(other, "ddm-objective", "how far the prediction moves")
@@ -251,7 +251,7 @@ def test_the_address_with_the_token_opens_the_page_and_hides_it(run, watched):
 
 def test_nonsense_in_the_address_gets_a_sentence(site, watched):
     with watched() as page:
-        opened(page, f"{site}?index=banana&remove=%3Cb%3E&objective=loss")
+        opened(page, f"{site}&index=banana&remove=%3Cb%3E&objective=loss")
         expect(page.locator("#ddm-notice p")).to_have_count(2)
         expect(page.locator("#ddm-notice")).to_contain_text("banana")
         at(page, "objective=loss")
@@ -267,7 +267,7 @@ def test_the_page_says_how_far_to_trust_it(site, watched, run):
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_is_wider_than_the_window(site, watched, asked, width):
     with watched(width=width) as page:
-        opened(page, f"{site}?index=3&remove=0&remove=1")
+        opened(page, f"{site}&index=3&remove=0&remove=1")
         page.locator("#ddm-save").click()
         expect(page.locator("[data-saved]")).to_be_visible(timeout=PATIENCE)
         page.locator("#ddm-compare").click()

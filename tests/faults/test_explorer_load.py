@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-import httpx
 import pytest
 from PIL import Image
 from served import fitted, served
-from visitor import Visitor, probabilities
+from visitor import Visitor, entered, probabilities
 
 from ddm.explorer import address, answers
 from ddm.explorer.opened import Opened
@@ -23,9 +22,6 @@ from ddm.run import open_run
 
 SESSIONS, SECONDS = 50, 120
 IMAGES = 6
-PATIENCE = 120
-"""Seconds that an answer may take on a busy machine."""
-
 MOST_GROWTH = 32 * 2**20
 """Bytes by which the second minute may be above the first: what Python's allocator moves about."""
 
@@ -79,7 +75,7 @@ class Session:
 
     def last(self, until: float) -> None:
         """Ask until a time has come, with the stream open that tells the server of the visit."""
-        with httpx.Client(base_url=self.site, trust_env=False, timeout=PATIENCE) as client:
+        with entered(self.site) as client:
             visitor = Visitor(client)
             with client.stream("GET", f"/gradio_api/heartbeat/{visitor.hash}"):
                 while time.monotonic() < until:

@@ -6,22 +6,23 @@ from typing import Annotated
 
 import typer
 
-from ddm import run as runs
 from ddm.commands.options import DataName, Device, Root, Run
-from ddm.words import console
 
 
 def explore(
     run: Run,
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Of the page; default the first free one from 7860.")
+        int | None, typer.Option(min=1, max=65535, help="Port of the page; default the first free one from 7860.")
     ] = None,
     host: Annotated[
-        str, typer.Option(help="The default keeps the page on this machine; with another, visitors need a token.")
+        str, typer.Option(help="Address to listen on; the default is open to this machine only.")
     ] = "127.0.0.1",
     token: Annotated[
         str | None,
-        typer.Option(envvar="DDM_TOKEN", help="What visitors need; with --host and without one, one is made."),
+        typer.Option(
+            envvar="DDM_TOKEN",
+            help="Secret of 16 characters or more that visitors need; default a random one.",
+        ),
     ] = None,
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
     data: DataName = None,
@@ -29,13 +30,18 @@ def explore(
     device: Device = "cpu",
 ) -> None:
     """A page on this machine to ask about images, remove groups and watch the model change."""
+    from ddm import run as runs
     from ddm.explorer import serving
     from ddm.explorer.opened import Opened
+    from ddm.words import console
 
+    serving.check_installed()
     datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
     opened = Opened(run, datamodel, dataset)
     with serving.served(opened, port, host=host, token=token, browser=open_) as address:
         console().print(f"Explore {run} at {address} (Ctrl-C ends it).")
+        if token is not None:
+            console().print("Add ?token= and your token to the address.")
         if host != serving.HOST:
             console().print("Whoever has the token sees training images. Nothing is encrypted on the way.")
         serving.wait()

@@ -39,6 +39,9 @@ _READ = re.compile(
 _WRITTEN = re.compile(rf"{_JOIN}|{_UPLOAD}|/gradio_api/(cancel|reset)")
 """What the page asks for, and what it sends to."""
 
+_FORM_ERRORS = (AttributeError, KeyError, TypeError, ValueError)
+"""What Gradio raises on forms without a file, without a file name or without a boundary."""
+
 _MOST_SENT = 2**20
 _MOST_STORED = 2**28
 """Bytes of a request that is no picture, and of all files that visitors have sent and Gradio has not yet removed."""
@@ -66,12 +69,14 @@ class Gate:
 
     app:    the other one
     folder: the only folder whose files a request may name
-    token:  what visitors have to know; without one, only this machine's own names are answered
+    token:  the secret that every visitor needs, in the address once and in a cookie afterwards
+    local:  only requests to this machine's own names are answered, such as localhost
     """
 
     app: Any
     folder: Path
-    token: str | None = None
+    token: str
+    local: bool
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request, or pass it on."""
@@ -91,13 +96,24 @@ class Gate:
                 receive = await self._checked(scope, headers, receive)
         except _RefusedError as refused:
             answer = PlainTextResponse(f"{refused}\n", refused.status)
-        await (answer or self.app)(scope, receive, send)
+        if answer is None and scope["path"] == _UPLOAD:
+            await self._upload(scope, receive, send)
+        else:
+            await (answer or self.app)(scope, receive, send)
+
+    async def _upload(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass on an upload. Where Gradio fails on a form, the visitor gets a sentence instead of its error 500."""
+        try:
+            await self.app(scope, receive, _without_failures(send))
+        except _FORM_ERRORS:
+            answer = PlainTextResponse("The upload has no file with a name: drop the picture on the page.\n", 400)
+            await answer(scope, receive, send)
 
     def _check_origin(self, headers: Headers) -> None:
         """A page of another site must not ask, not even where its name was made to lead here."""
         host = headers.get("host", "").lower()
-        if self.token is None and not loopback(_name(host)):
-            raise _RefusedError(403, "The page is for this machine only: open the address that ddm explore said.")
+        if self.local and not loopback(_name(host)):
+            raise _RefusedError(403, "The page is for this machine only: open the address that ddm explore printed.")
         origin = headers.get("origin")
         if origin is not None and origin.lower().partition("://")[2] != host:
             raise _RefusedError(403, "Another site may not ask here: open the page itself.")
@@ -106,17 +122,17 @@ class Gate:
             raise _RefusedError(403, "Another site may not ask here: open the page itself.")
 
     def _check_token(self, scope: Any, headers: Headers) -> Response | None:
-        """Nothing where the cookie has the token; where the address has it, a page that goes on with a cookie."""
+        """None if the cookie has the token; if the address has it, a page that sets the cookie and goes on."""
         cookie = f"ddm-explore-{(scope.get('server') or ('', 0))[1]}"
-        if self.token is None or self._right(cookie_parser(headers.get("cookie", "")).get(cookie, "")):
+        if self._right(cookie_parser(headers.get("cookie", "")).get(cookie, "")):
             return None
         parts = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if not any(name == TOKEN and self._right(value) for name, value in parts):
-            raise _RefusedError(401, f"A token is needed: open the address with ?{TOKEN}=… that ddm explore said.")
+            raise _RefusedError(401, f"A token is needed: open the address with ?{TOKEN}=… that ddm explore printed.")
         return self._welcome(scope, cookie, [part for part in parts if part[0] != TOKEN])
 
     def _right(self, token: str) -> bool:
-        return self.token is not None and hmac.compare_digest(token.encode(), self.token.encode())
+        return hmac.compare_digest(token.encode(), self.token.encode())
 
     def _welcome(self, scope: Any, cookie: str, rest: list[tuple[str, str]]) -> Response:
         """Goes on by itself. A redirection would not bring the strict cookie along for who came by a link elsewhere."""
@@ -126,7 +142,7 @@ class Gate:
             headers={"cache-control": "no-store"},
         )
         secure = scope.get("scheme") == "https"
-        answer.set_cookie(cookie, self.token or "", httponly=True, samesite="strict", secure=secure)
+        answer.set_cookie(cookie, self.token, httponly=True, samesite="strict", secure=secure)
         return answer
 
     async def _checked(self, scope: Any, headers: Headers, receive: Any) -> Any:
@@ -223,6 +239,19 @@ def _again(body: bytes, receive: Any) -> Any:
         return next(given, None) or await receive()
 
     return received
+
+
+def _without_failures(send: Any) -> Any:
+    """Holds back an answer with status 500: whoever catches the error sends another."""
+    failed = False
+
+    async def sent(message: Any) -> None:
+        nonlocal failed
+        failed = failed or message.get("status") == 500
+        if not failed:
+            await send(message)
+
+    return sent
 
 
 def _with_headers(send: Any) -> Any:

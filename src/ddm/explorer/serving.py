@@ -1,19 +1,21 @@
-"""Serving the page: to this machine, or, with a token, to others."""
+"""Serve the page, on this machine or to others, to visitors who have the token."""
 
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
 import secrets
+import shlex
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from html import escape
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,13 +23,17 @@ from ddm import progress
 from ddm.errors import InputError
 from ddm.explorer import upload
 from ddm.explorer.opened import Opened, warm, warm_ordering
+from ddm.files import temporary_folder
 
 HOST = "127.0.0.1"
 
 _PORTS = range(7860, 7960)
 
 _LEAST_TOKEN = 16
-"""Characters that a token has at least."""
+"""Minimum length of a token, in characters."""
+
+_FOLDER = "ddm-explore-"
+"""Prefix of the temporary folders that hold pictures for visitors."""
 
 _MOST_CONNECTIONS = 500
 """At once; a visitor has two or three. Who comes later is told that the page is busy."""
@@ -40,26 +46,49 @@ _PATIENCE = 60.0
 def served(
     opened: Opened, port: int | None, *, host: str = HOST, token: str | None = None, browser: bool = False
 ) -> Iterator[str]:
-    """The page's address while it is served.
+    """Serve the page, and give its address.
 
-    A ``token`` is asked of every visitor; where ``host`` is not this machine's own and none is given, one is made. The
-    address holds a token that was made.
+    Every visitor needs the token, also on this machine, whose other users could read the training images otherwise.
+    Without a ``token`` a random one is made, and the address contains it. A token of the caller's is not shown.
     """
+    check_installed()
     with (
-        tempfile.TemporaryDirectory(prefix="ddm-explore-") as folder,
-        _local_only(Path(folder)),
+        temporary_folder(_FOLDER) as folder,
+        _local_only(folder),
         progress.silent(),
         _listening(host, port) as listener,
     ):
-        made = None if token or _is_loopback(listener) else secrets.token_urlsafe(32)
+        random = token is None
+        secret = secrets.token_urlsafe(32) if token is None else _checked(token)
         _in_background(warm, opened)  # while Gradio is being imported
-        blocks = _blocks(opened)
-        with _answering(blocks, listener, Path(folder), _checked(token) or made):
+        with _answering(_blocks(opened), listener, folder, secret, local=random):
             _in_background(warm_ordering, opened)
-            address = _address(listener, made)
+            address = _address(listener, secret if random else None)
             if browser:
-                webbrowser.open(address)
+                _open_browser(address, folder)
             yield address
+
+
+def check_installed() -> None:
+    """Refuse to go on without Gradio, with the command that installs it."""
+    if importlib.util.find_spec("gradio") is None:
+        raise InputError(f"ddm explore needs Gradio: install it with {_install_command()}.")
+
+
+def _install_command() -> str:
+    """What installs the ``explore`` extra: from the checkout that this code is part of, or from the package index."""
+    checkout = Path(__file__).parents[3]
+    if not (checkout / "constraints.txt").is_file():
+        return "pip install 'distilled-datamodel[explore]'"
+    python, constraints = shlex.quote(sys.executable), shlex.quote(str(checkout / "constraints.txt"))
+    return f"{python} -m pip install -c {constraints} -e '{checkout}[explore]'"
+
+
+def _open_browser(address: str, folder: Path) -> None:
+    """Open the page by way of a file that only this user can read: other users can see a browser's arguments."""
+    page = folder / "open.html"
+    page.write_text(f"<!doctype html><meta http-equiv='refresh' content='0;url={escape(address)}'>", encoding="utf-8")
+    webbrowser.open(page.as_uri())
 
 
 def wait() -> None:
@@ -100,8 +129,8 @@ def _local_only(folder: Path) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _checked(token: str | None) -> str | None:
-    if token is not None and (len(token) < _LEAST_TOKEN or not (token.isascii() and token.isprintable())):
+def _checked(token: str) -> str:
+    if len(token) < _LEAST_TOKEN or not (token.isascii() and token.isprintable()):
         raise InputError(f"the token is too easy to guess: give {_LEAST_TOKEN} letters and digits or more, or none.")
     return token
 
@@ -123,12 +152,6 @@ def _listening(host: str, port: int | None) -> Iterator[socket.socket]:
     raise InputError(f"port {port or f'{_PORTS[0]} to {_PORTS[-1]}'} is taken: choose another --port, or none.")
 
 
-def _is_loopback(listener: socket.socket) -> bool:
-    from ddm.explorer.gate import loopback
-
-    return loopback(listener.getsockname()[0])
-
-
 def _address(listener: socket.socket, token: str | None) -> str:
     name, port = listener.getsockname()[:2]
     if name in ("0.0.0.0", "::"):
@@ -137,23 +160,22 @@ def _address(listener: socket.socket, token: str | None) -> str:
 
 
 def _blocks(opened: Opened) -> Any:
-    try:
-        from ddm.explorer.page import Page
-    except ModuleNotFoundError as error:
-        if error.name != "gradio":
-            raise
-        raise InputError("ddm explore needs Gradio: pip install 'distilled-datamodel[explore]'.") from None
+    from ddm.explorer.page import Page
+
     return Page(opened).blocks
 
 
 @contextmanager
-def _answering(blocks: Any, listener: socket.socket, folder: Path, token: str | None) -> Iterator[None]:
-    """The page is answered in the background. Not by Gradio's own ``launch``, whose routes no gate can stand before."""
+def _answering(blocks: Any, listener: socket.socket, folder: Path, token: str, local: bool) -> Iterator[None]:
+    """Answer requests in a background thread. Gradio's own ``launch`` is not used: it allows no gate before its routes.
+
+    ``local`` refuses other names than this machine's, where it listens on a loopback address.
+    """
     import uvicorn
 
-    from ddm.explorer.gate import Gate
+    from ddm.explorer.gate import Gate, loopback
 
-    gate = Gate(_application(blocks), folder, token)
+    gate = Gate(_application(blocks), folder, token, local and loopback(listener.getsockname()[0]))
     server = uvicorn.Server(
         uvicorn.Config(gate, log_level="warning", limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=1)
     )
