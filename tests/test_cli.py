@@ -5,19 +5,23 @@ import errno
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import typer.main
 from answers import Answer, process, refuses
 
 import ddm
-from ddm import Recipe, Settings
+from ddm import Recipe, Settings, cli
 from ddm.files import read_json, working_in
 from ddm.matching import paper
 
 SMALL = "--option width=4 --option depth=1 --epochs 3 --batch-size 16 --setting steps=3"
+COMMANDS = [command.name for command in typer.main.get_group(cli.app).commands.values()]
 FIT = f"fit digits --limit 60 {SMALL} --clusters 2 --seed 4".split()
 
 
@@ -534,6 +538,33 @@ def test_help_and_version(command):
         assert answer.code == 0
         assert "Usage" in answer.out
         assert answer.err == ""
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, None])
+def test_help_shows_flags_without_a_type(command, name):
+    answer = command(*([name] if name else []), "--help")
+    assert "--help" in answer.out
+    assert "bool" not in answer.out.lower()
+
+
+def test_a_flag_with_a_value_gets_a_sentence_without_a_type(command):
+    answer = command("verify", "run", "--json=yes")
+    assert answer.code == 2
+    assert "--json" in answer.err
+    assert "bool" not in answer.err.lower()
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], *([name, "--help"] for name in COMMANDS)])
+def test_help_does_not_wait_for_heavy_libraries(words):
+    """Each of these takes longer to import than the rest of the command line together."""
+    heavy = ("torch", "numpy", "pandas", "sklearn", "scipy", "matplotlib")
+    code = (
+        f"import sys, ddm.cli; sys.argv = ['ddm', *{words}]"
+        "\ntry: ddm.cli.main()"
+        f"\nfinally: print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stderr == "[]\n"
 
 
 def test_without_a_command_there_is_help_and_no_complaint(command):

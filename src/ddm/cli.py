@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 import ddm
 from ddm.commands.attribute import attribute
@@ -25,12 +26,34 @@ from ddm.commands.trace import trace
 from ddm.commands.unlearn import unlearn
 from ddm.commands.verify import verify
 from ddm.errors import InputError, out_of_memory
-from ddm.files import no_room
 
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """Of the click that typer uses, which newer ones carry with them."""
 
+
+class _Command(TyperCommand):
+    """A command whose help shows flags without a type: a flag takes no value."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _plain_flags(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    """The same for ``ddm`` itself."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _plain_flags(super().get_params(ctx))
+
+
+def _plain_flags(params: list[Any]) -> list[Any]:
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
+
+
 app = typer.Typer(
+    cls=_Group,
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -38,12 +61,12 @@ app = typer.Typer(
 )
 
 for command in (demo, fit, attribute, trace, diagnose, unlearn, audit, report, explore, verify, bench):
-    app.command()(command)
+    app.command(cls=_Command)(command)
 
 
 @app.callback(invoke_without_command=True)
 def version(
-    show: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+    show: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """Which of my training data made the model do this, and what would it be without them?"""
     if show:
@@ -66,6 +89,8 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except OSError as error:
+        from ddm.files import no_room
+
         if no_room(error):
             _fail(f"there is no room left on the disk ({error}): free some and give the same command again.")
         _fail(f"{error.strerror or error}: '{error.filename}'." if error.filename else f"{error}.")

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from ddm import plots
 from ddm.commands.options import (
     AsJson,
     DataName,
@@ -22,7 +21,6 @@ from ddm.commands.options import (
     open_question,
     print_json,
 )
-from ddm.words import console, effects_table, trust
 
 
 def attribute(
@@ -30,13 +28,18 @@ def attribute(
     objective: ObjectiveName = "prediction",
     index: Index = None,
     split: Split = "test",
-    output: Annotated[str | None, typer.Option(help="Class in focus, for objectives with a value a class.")] = None,
+    output: Annotated[
+        str | None, typer.Option(help="Class to look at, for objectives with one value per class.")
+    ] = None,
     level: Annotated[str, typer.Option(help="cluster or class.")] = "cluster",
     design: Annotated[str, typer.Option(help="leave-one-out or random.")] = "leave-one-out",
-    perturbations: Annotated[int | None, typer.Option(help="Of a random design; default 4 a group.")] = None,
+    perturbations: Annotated[
+        int | None, typer.Option(help="Number of perturbations of a random design; default 4 per group.")
+    ] = None,
     beta: Annotated[str, typer.Option(help="Weight of a perturbation: uniform or removed.")] = "uniform",
     fast: Annotated[
-        bool, typer.Option("--fast", help="One Jacobian instead of a model a group: the same for small effects.")
+        bool,
+        typer.Option("--fast", help="Use one Jacobian instead of one model per group: the same for small effects."),
     ] = False,
     top: Annotated[int, typer.Option(min=1, help="Groups to show.")] = 10,
     plot: Annotated[Path | None, typer.Option(help="Write the picture here (png, svg, pdf).")] = None,
@@ -48,6 +51,9 @@ def attribute(
     as_json: AsJson = False,
 ) -> None:
     """What removing each group does to a behaviour: on a sample, a batch, or a whole split."""
+    from ddm import plots
+    from ddm.words import console, effects_table, trust
+
     if plot is not None:
         plots.picture_kind(plot)
     datamodel, question = open_question(run, data, root, device, split, index)

@@ -7,19 +7,16 @@ from typing import Annotated
 
 import typer
 
-from ddm import plots
-from ddm import run as runs
-from ddm.clusters import Place
 from ddm.commands.options import AsJson, DataName, Device, EngineName, Root, Run, Seed, print_json
-from ddm.words import console, describe_audit
 
 
 def audit(
     run: Run,
-    retrain: Annotated[int, typer.Option(min=2, help="Groups to retrain without.")] = 10,
+    retrain: Annotated[int, typer.Option(min=2, help="Number of groups to retrain without, one at a time.")] = 10,
     seeds: Annotated[int, typer.Option(min=2, help="Batch orders of each retraining, the target's own first.")] = 2,
     unions: Annotated[
-        int | None, typer.Option(min=0, help="Unions of half of the groups to retrain without; default as many.")
+        int | None,
+        typer.Option(min=0, help="Random halves of the groups to retrain without; default as many as --retrain."),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Write the picture here (png, svg, pdf).")] = None,
     data: DataName = None,
@@ -30,6 +27,11 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """How far a run can be trusted: its answers against really retraining without some groups."""
+    from ddm import plots
+    from ddm import run as runs
+    from ddm.clusters import Place
+    from ddm.words import console, describe_audit
+
     if plot is not None:
         plots.picture_kind(plot)
     Place.of(engine).check()

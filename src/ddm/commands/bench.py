@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ddm.clusters import Place
 from ddm.commands.options import AsJson, EngineName, Root, Seed, chosen, print_json, typed
-from ddm.words import console
 
 
 def bench(
@@ -20,11 +18,11 @@ def bench(
     model: Annotated[str, typer.Option(help="convnet, alexnet, resnet18ap or simplevit.")] = "convnet",
     limit: Annotated[int | None, typer.Option(help="At most this many samples in each split.")] = None,
     size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,
-    clusters: Annotated[int | None, typer.Option(help="Clusters a class.")] = None,
+    clusters: Annotated[int | None, typer.Option(help="Clusters per class.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training set.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Batch orders of each retraining.")] = None,
     tests: Annotated[int | None, typer.Option(help="Test samples that are asked about.")] = None,
-    unions: Annotated[int | None, typer.Option(help="Unions of half of the groups to retrain without.")] = None,
+    unions: Annotated[int | None, typer.Option(help="Random halves of the groups to retrain without.")] = None,
     scale: Annotated[
         str, typer.Option(help="quick (under 30 minutes on 2 cores), paper (its full settings) or tiny.")
     ] = "quick",
@@ -35,6 +33,8 @@ def bench(
 ) -> None:
     """Make a table or figure of the paper, or one of ours, beside the alternatives and real retraining."""
     from ddm import bench as benches
+    from ddm.clusters import Place
+    from ddm.words import console
 
     Place.of(engine).check()
     setup = benches.preset(data, model, scale)

@@ -7,20 +7,21 @@ from typing import Annotated
 
 import typer
 
-from ddm import demo as demos
 from ddm.commands.options import AsJson, Device, Seed, print_json, with_seed
-from ddm.recipe import Recipe
-from ddm.run import Config
-from ddm.words import console
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the run is kept.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
     seed: Seed = 0,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """Train, distil, attribute and trace on scikit-learn's digits, tell what came out, and make a page of it."""
+    from ddm import demo as demos
+    from ddm.recipe import Recipe
+    from ddm.run import Config
+    from ddm.words import console
+
     found = demos.demo(
         out,
         with_seed(Config(options={"width": 16}, recipe=Recipe(epochs=20), clusters=5, device=device), seed),

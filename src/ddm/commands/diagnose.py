@@ -17,7 +17,6 @@ from ddm.commands.options import (
     open_question,
     print_json,
 )
-from ddm.words import console, describe_diagnosis
 
 
 def diagnose(
@@ -30,6 +29,8 @@ def diagnose(
     as_json: AsJson = False,
 ) -> None:
     """What to look at first: mislabelled, harmful and useless groups, and the groups behind each kind of error."""
+    from ddm.words import console, describe_diagnosis
+
     datamodel, samples = open_question(run, data, root, device, split, None)
     found = datamodel.diagnose(samples)
     if as_json:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddm import run as runs
 from ddm.commands.options import AsJson, Device, EngineName, Root, Seed, audited_part, chosen, print_json, with_seed
 from ddm.errors import InputError
-from ddm.estimate import estimate
-from ddm.files import hash_of, read_json
-from ddm.matching import Settings, changed, paper
-from ddm.matching import private as made_private
-from ddm.recipe import Recipe
-from ddm.run import Config
-from ddm.words import console, describe_estimate, describe_run, trust
+
+if TYPE_CHECKING:
+    from ddm.matching import Settings
+    from ddm.recipe import Recipe
+    from ddm.run import Config
 
 _RECIPE = (
     "epochs",
@@ -44,26 +41,30 @@ def fit(
     limit: Annotated[int | None, typer.Option(help="At most this many samples in each split.")] = None,
     size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,
     model: Annotated[str, typer.Option(help="convnet, alexnet, resnet18ap or simplevit.")] = "convnet",
-    option: Annotated[list[str] | None, typer.Option(help="Of the network, e.g. width=64; repeat it.")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="Option of the network, e.g. width=64; repeat it.")] = None,
     preset: Annotated[str | None, typer.Option(help="paper: the paper's settings for this data and model.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training set.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of the training.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Samples a training step.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples per training step.")] = None,
     optimizer: Annotated[str | None, typer.Option(help="sgd or adam.")] = None,
-    momentum: Annotated[float | None, typer.Option(help="Of SGD.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Of the optimiser.")] = None,
+    momentum: Annotated[float | None, typer.Option(help="Momentum of SGD.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay of the optimiser.")] = None,
     schedule: Annotated[str | None, typer.Option(help="constant, cosine or step.")] = None,
     augment: Annotated[str | None, typer.Option(help="none, flip, shift or flip-shift, in training.")] = None,
-    checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints; default an epoch.")] = None,
+    checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints; default one epoch.")] = None,
     amp: Annotated[
         bool | None, typer.Option("--amp", help="Train with automatic mixed precision, in bfloat16.")
     ] = None,
-    clusters: Annotated[int, typer.Option(help="Clusters a class.")] = 10,
+    clusters: Annotated[int, typer.Option(help="Clusters per class.")] = 10,
     partition: Annotated[str, typer.Option(help="kmeans, class or sequence.")] = "kmeans",
-    groups: Annotated[Path | None, typer.Option(help="Your own groups: a line for each training sample.")] = None,
+    groups: Annotated[
+        Path | None, typer.Option(help="File with your own groups: one line per training sample.")
+    ] = None,
     features: Annotated[str | None, typer.Option(help="hf:NAME clusters on a pre-trained network's features.")] = None,
     matching: Annotated[str | None, typer.Option(help="response, reverse or forward.")] = None,
-    setting: Annotated[list[str] | None, typer.Option(help="Of the matching, e.g. bank=200; repeat it.")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option(help="Setting of the matching, e.g. bank=200; repeat it.")
+    ] = None,
     private: Annotated[
         bool, typer.Option("--private", help="Start from noise and clip samples' gradients: a synset to share.")
     ] = False,
@@ -71,10 +72,17 @@ def fit(
     seed: Seed = 0,
     device: Device = "cpu",
     engine: EngineName = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Only say what time, memory and disk it would take.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only estimate the time, memory and disk space it would take.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a target, cluster its training set and distil each group's influence: once for all questions."""
+    from ddm import run as runs
+    from ddm.files import hash_of
+    from ddm.run import Config
+    from ddm.words import console, describe_run, trust
+
     if config is not None:
         wanted = _replayed(context, config, root, device)
     else:
@@ -112,6 +120,9 @@ def fit(
 
 def _replayed(context: typer.Context, path: Path, root: str | None, device: str) -> Config:
     """The config of a file, with the data and the device of this machine."""
+    from ddm.files import read_json
+    from ddm.run import Config
+
     config = Config.from_dict(read_json(path))
     _only(context, ("config", "root", "out", "device", "engine", "plan", "as_json"))
     return replace(config, root=root or config.root, device=device)
@@ -132,11 +143,17 @@ def _recipe(context: typer.Context, start: Recipe) -> Recipe:
 
 def _settings(start: Settings, given: dict[str, Any], matching: str | None, private: bool) -> Settings:
     """Settings with those of ``--setting`` and ``--matching``, made private if asked for."""
+    from ddm.matching import changed
+    from ddm.matching import private as made_private
+
     settings = changed(start, given | ({"matching": matching} if matching else {}))
     return made_private(settings) if private else settings
 
 
 def _plan(config: Config, engine: str | None, as_json: bool) -> None:
+    from ddm.estimate import estimate
+    from ddm.words import console, describe_estimate
+
     found = estimate(config, engine)
     if as_json:
         print_json(found.to_dict())
@@ -145,6 +162,9 @@ def _plan(config: Config, engine: str | None, as_json: bool) -> None:
 
 
 def _preset(preset: str | None, data: str, model: str) -> tuple[Recipe, Settings]:
+    from ddm.matching import Settings, paper
+    from ddm.recipe import Recipe
+
     if preset is None:
         return Recipe(), Settings()
     if preset == "paper":

@@ -7,27 +7,28 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddm import run as runs
-from ddm.datamodel import DistilledDatamodel
-from ddm.datasets.samples import Samples
 from ddm.errors import InputError
-from ddm.run import Config
+
+if TYPE_CHECKING:
+    from ddm.datamodel import DistilledDatamodel
+    from ddm.datasets.samples import Samples
+    from ddm.run import Config
 
 Run = Annotated[Path, typer.Argument(help="Folder of a run that ddm fit made.", show_default=False)]
 Root = Annotated[str | None, typer.Option(help="Folder with the dataset's files.")]
 DataName = Annotated[str | None, typer.Option("--data", help="Dataset of a run that was saved from Python.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of everything random.")]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps …")]
 EngineName = Annotated[
     str | None, typer.Option("--engine", help="serial, processes, dask://HOST:PORT, ray or ray://HOST:PORT.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Split = Annotated[str, typer.Option(help="train, validation or test.")]
-Index = Annotated[list[int] | None, typer.Option(help="Sample of the split; repeat it for a batch.")]
+Index = Annotated[list[int] | None, typer.Option(help="Number of a sample in the split; repeat it for a batch.")]
 ObjectiveName = Annotated[str, typer.Option(help="What is measured: prediction, correctness, accuracy, f1 …")]
 
 
@@ -50,6 +51,8 @@ def open_question(
     run: Path, data: str | None, root: str | None, device: str, split: str, index: list[int] | None
 ) -> tuple[DistilledDatamodel, Samples]:
     """The datamodel of a run and the samples that are asked about."""
+    from ddm import run as runs
+
     datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
     samples = dataset.split(split)
     if not index:

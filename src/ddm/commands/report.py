@@ -7,19 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from ddm import run as runs
-from ddm import store
 from ddm.commands.options import AsJson, DataName, Device, Root, Run, Split, audited_part, print_json, typed
-from ddm.files import read_table
-from ddm.words import console
 
 
 def report(
     run: Run,
-    out: Annotated[Path | None, typer.Option(help="The page; default RUN/report.html.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File of the page; default RUN/report.html.")] = None,
     split: Split = "test",
     images: Annotated[
-        bool, typer.Option("--images/--no-images", help="Pictures of samples; without, the page may be shared.")
+        bool,
+        typer.Option("--images/--no-images", help="Show pictures of samples; without them the page may be shared."),
     ] = True,
     data: DataName = None,
     root: Root = None,
@@ -28,6 +25,8 @@ def report(
 ) -> None:
     """One web page about a run that works from disk: the model, its data, its errors, and what to do about them."""
     from ddm import report as reports
+    from ddm import run as runs
+    from ddm.words import console
 
     datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
     found = reports.write(
@@ -52,6 +51,9 @@ def report(
 
 def _seconds(run: Path) -> dict[str, Any]:
     """What each stage of a run took; nothing for one that was saved from Python."""
+    from ddm import store
+    from ddm.files import read_table
+
     summary = run / store.SUMMARY
     seconds = read_table(summary).get("seconds") if summary.exists() else {}
     return seconds if isinstance(seconds, dict) else {}

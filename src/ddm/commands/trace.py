@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from ddm import plots
-from ddm.clusters import Place
 from ddm.commands.options import (
     AsJson,
     DataName,
@@ -23,8 +21,6 @@ from ddm.commands.options import (
     open_question,
     print_json,
 )
-from ddm.store import EXACT
-from ddm.words import console, describe_trace, shares_table, trust
 
 
 def trace(
@@ -32,11 +28,13 @@ def trace(
     objective: ObjectiveName = "prediction",
     index: Index = None,
     split: Split = "test",
-    full: Annotated[bool, typer.Option("--full", help="Search every group instead of class first.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Search all groups instead of the strongest class only.")
+    ] = False,
     verify: Annotated[
-        int, typer.Option(min=0, help="Really retrain without so many of the best candidates, and once with all.")
+        int, typer.Option(min=0, help="Check this many of the best candidates by retraining, once without each and once with all.")
     ] = 0,
-    samples: Annotated[int, typer.Option(min=0, help="Show so many training samples of the group found.")] = 0,
+    samples: Annotated[int, typer.Option(min=0, help="Show this many training samples of the group found.")] = 0,
     plot: Annotated[Path | None, typer.Option(help="Write the picture of these samples here.")] = None,
     data: DataName = None,
     root: Root = None,
@@ -45,6 +43,11 @@ def trace(
     as_json: AsJson = False,
 ) -> None:
     """The class, then the cluster, then the samples most responsible for a behaviour."""
+    from ddm import plots
+    from ddm.clusters import Place
+    from ddm.store import EXACT
+    from ddm.words import console, describe_trace, shares_table, trust
+
     if plot is not None:
         plots.picture_kind(plot)
     Place.of(engine).check()

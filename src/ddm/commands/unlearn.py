@@ -7,11 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ddm import networks
-from ddm import run as runs
 from ddm.commands.options import AsJson, DataName, Device, Root, Run, audited_part, print_json
-from ddm.target import accuracy_of
-from ddm.words import console, trust
 
 
 def unlearn(
@@ -19,13 +15,18 @@ def unlearn(
     remove: Annotated[
         list[str], typer.Option(help="Group to remove, by name or number; repeat it.", show_default=False)
     ],
-    out: Annotated[Path, typer.Option(help="Where the model is written.")] = Path("counterfactual.safetensors"),
+    out: Annotated[Path, typer.Option(help="File of the model.")] = Path("counterfactual.safetensors"),
     data: DataName = None,
     root: Root = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """The model as it would be without some groups, as a file that ddm.networks.load reads."""
+    from ddm import networks
+    from ddm import run as runs
+    from ddm.target import accuracy_of
+    from ddm.words import console, trust
+
     datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
     network = datamodel.counterfactual(remove)
     networks.save(network, out)

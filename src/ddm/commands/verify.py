@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ddm import run as runs
 from ddm.commands.options import AsJson, DataName, Root, Run, print_json
-from ddm.datasets.samples import Samples
 from ddm.errors import InputError
-from ddm.verification import verify as verified
-from ddm.words import console, describe_verification
+
+if TYPE_CHECKING:
+    from ddm.datasets.samples import Samples
 
 
 def verify(run: Run, data: DataName = None, root: Root = None, as_json: AsJson = False) -> None:
     """Whether a run is whole: every file as it was written, all of one training, and the training data the same."""
+    from ddm.verification import verify as verified
+    from ddm.words import console, describe_verification
+
     found = verified(run, functools.partial(_training_set, run, data, root))
     if as_json:
         print_json(found.to_dict())
@@ -26,6 +29,8 @@ def verify(run: Run, data: DataName = None, root: Root = None, as_json: AsJson =
 
 def _training_set(run: Path, data: str | None, root: str | None) -> Samples | str:
     """The training set of a run, or why there is none; one that was asked for must be there."""
+    from ddm import run as runs
+
     try:
         return runs.training_set(run, data, root)
     except InputError as error:

@@ -1,0 +1,38 @@
+"""``import ddm`` is quick, and yet every public name and submodule is there."""
+
+import subprocess
+import sys
+
+import pytest
+
+import ddm
+
+
+def fresh(code: str) -> None:
+    """Run code in a new process; it must end without an error."""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_importing_ddm_does_not_import_torch():
+    fresh("import sys, ddm; assert 'torch' not in sys.modules; assert 'numpy' not in sys.modules")
+
+
+def test_every_public_name_is_there_and_listed():
+    for name in ddm.__all__:
+        assert getattr(ddm, name) is not None
+    assert set(ddm.__all__) <= set(dir(ddm))
+
+
+def test_everything_can_be_imported_at_once():
+    fresh("from ddm import *; assert Recipe and DistilledDatamodel and datasets and train")
+
+
+@pytest.mark.parametrize("name", ["run", "fidelity", "datasets", "networks", "objectives", "store", "audit", "bench"])
+def test_submodules_are_attributes(name):
+    fresh(f"import ddm; assert ddm.{name}.__name__ == 'ddm.{name}'")
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        ddm.nothing  # noqa: B018
+    assert not hasattr(ddm, "__wrapped__")
