@@ -39,7 +39,12 @@ def process(*arguments, cwd):
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         check=False,
     )
-    return Answer(done.returncode, done.stdout, done.stderr)
+    return Answer(done.returncode, done.stdout, without_progress(done.stderr))
+
+
+def without_progress(text):
+    """What a command said on standard error, without the lines that it prints every 30 seconds on a busy machine."""
+    return "".join(line for line in text.splitlines(keepends=True) if " elapsed, " not in line)
 
 
 @contextmanager

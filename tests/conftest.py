@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 import answers
 import pytest
 import torch
-from answers import Answer
+from answers import Answer, without_progress
 
 import ddm
 from ddm import cli
@@ -58,6 +58,6 @@ def command(monkeypatch, capsys, tmp_path):
         with pytest.raises(SystemExit) as ended:
             cli.main()
         said = capsys.readouterr()
-        return Answer(ended.value.code, said.out, said.err)
+        return Answer(ended.value.code, said.out, without_progress(said.err))
 
     return run

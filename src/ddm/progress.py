@@ -1,9 +1,10 @@
-"""Progress bars with the time left, on standard error, for everything that may take more than two seconds."""
+"""Progress on standard error: a bar on a terminal, and a plain line every 30 seconds in a log."""
 
 from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -23,6 +24,9 @@ Advance = Callable[[float], None]
 _PATIENCE = 2.0
 """Seconds of work before a bar appears: shorter work shows nothing."""
 
+_INTERVAL = 30.0
+"""Seconds between two lines in a log: shorter work prints nothing."""
+
 
 _silent = 0
 """How many blocks ask for no bars."""
@@ -30,7 +34,7 @@ _silent = 0
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """No bars within this block: one further out shows the progress."""
+    """Show no progress within this block: an outer bar shows it."""
     global _silent
     _silent += 1
     try:
@@ -40,24 +44,31 @@ def silent() -> Iterator[None]:
 
 
 def note(sentence: str) -> None:
-    """Say something on standard error, before work that takes long."""
+    """Print a sentence on standard error, before work that takes long."""
     if not _silent:
         print(sentence, file=sys.stderr)
 
 
 @contextmanager
 def bar(description: str, total: float) -> Iterator[Advance]:
-    """A bar for ``total`` units of work, of any size, on a terminal; the function it yields moves it on."""
-    if _silent or not sys.stderr.isatty():
+    """Show the progress of ``total`` units of work; the block calls the function it gets with each amount it did."""
+    if _silent:
         yield lambda amount: None
         return
+    with _terminal(description, total) if sys.stderr.isatty() else _log(description, total) as advance:
+        yield advance
+
+
+@contextmanager
+def _terminal(description: str, total: float) -> Iterator[Advance]:
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
         TimeElapsedColumn(),
-        TextColumn("left"),
+        TextColumn("elapsed,"),
         TimeRemainingColumn(),
+        TextColumn("left"),
         console=Console(stderr=True),
     )
     task = progress.add_task(description, total=total)
@@ -71,3 +82,41 @@ def bar(description: str, total: float) -> Iterator[Advance]:
         patience.join()
         if progress.live.is_started:
             progress.stop()
+
+
+@contextmanager
+def _log(description: str, total: float) -> Iterator[Advance]:
+    start, done, ended = time.monotonic(), 0.0, threading.Event()
+
+    def advance(amount: float) -> None:
+        nonlocal done
+        done += amount
+
+    def print_lines() -> None:
+        while not ended.wait(_INTERVAL):
+            print(line(description, done, total, time.monotonic() - start), file=sys.stderr, flush=True)
+
+    printing = threading.Thread(target=print_lines, daemon=True)
+    printing.start()
+    try:
+        yield advance
+    finally:
+        ended.set()
+        printing.join()
+
+
+def line(description: str, done: float, total: float, elapsed: float) -> str:
+    """How far work is, for a log: ``distilling groups: 40 of 100, 1 min elapsed, 2 min left``.
+
+    Work that is not counted in whole units is given in percent.
+    """
+    count = f"{done:,.0f} of {total:,}" if isinstance(total, int) else f"{done / total if total else 0:.0%}"
+    left = f"{duration(elapsed * (total - done) / done)} left" if done > 0 else "time left not known yet"
+    return f"{description}: {count}, {duration(elapsed)} elapsed, {left}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that people would use."""
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -15,6 +15,7 @@ from ddm.attribution import SIGN, Attribution
 from ddm.audit import Audit
 from ddm.diagnosis import Confusion, Diagnosis, Finding
 from ddm.estimate import Estimate
+from ddm.progress import duration
 from ddm.shares import Shares
 from ddm.trace import Trace
 from ddm.verification import OTHER, Verification
@@ -55,13 +56,6 @@ def describe_estimate(out: Console, estimate: Estimate) -> None:
         f"{estimate.disk / 2**20:,.0f} MiB of disk. "
         "These may be wrong by a factor of two; nothing was written."
     )
-
-
-def duration(seconds: float) -> str:
-    """Time in words of a fitting size."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def effects_table(attribution: Attribution, count: int) -> Table:
