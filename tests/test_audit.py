@@ -148,6 +148,11 @@ def test_a_poor_figure_is_enough_where_another_retraining_scores_no_more():
 # --- as JSON ---
 
 
+def test_an_audit_shows_its_verdict_at_a_prompt():
+    audit = made()
+    assert repr(audit) == f"Audit: {audit.sentence}"
+
+
 @pytest.mark.parametrize("audit", [made(), made(lds=NONE, other=False, size=3), made(**dict.fromkeys(FIGURES, NONE))])
 def test_an_audit_survives_json(audit):
     text = json.dumps(audit.to_dict(), allow_nan=False)

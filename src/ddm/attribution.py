@@ -166,7 +166,7 @@ class Attribution:
 
     def __repr__(self) -> str:
         strongest = ", ".join(f"{name} {value:+.3g}" for name, value in self.top(3))
-        return f"Attribution({self.outputs[self.focus]}, {len(self)} groups; strongest: {strongest}; {SIGN})"
+        return f"Attribution of {self.measured} to {len(self):,} groups; strongest effects: {strongest} ({SIGN})"
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,9 @@ class Audit:
     def __str__(self) -> str:
         return self.sentence
 
+    def __repr__(self) -> str:
+        return f"Audit: {self.sentence}"
+
 
 def _check(audit: Audit) -> None:
     """Refuse fields that do not hold what they should, for audits that come from files."""

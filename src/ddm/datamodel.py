@@ -416,8 +416,9 @@ class DistilledDatamodel:
         return html.table(("distilled datamodel", ""), facts) + html.paragraph(audited)
 
     def __repr__(self) -> str:
-        failed = f", {len(self.synset.stopped)} stopped" if self.synset.stopped else ""
+        stopped = len(self.synset.stopped)
+        failed = f"; {stopped:,} of the groups could not be distilled" if stopped else ""
         return (
-            f"DistilledDatamodel({type(self.target.network).__name__}, {len(self.partition)} groups of "
-            f"{len(self.partition.groups)} samples, {self.settings.matching} matching{failed})"
+            f"DistilledDatamodel: {type(self.target.network).__name__} trained on {len(self.partition.groups):,} "
+            f"samples in {len(self.partition):,} groups, distilled by {self.settings.matching} matching{failed}"
         )

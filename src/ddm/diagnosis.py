@@ -180,8 +180,9 @@ class Diagnosis:
 
     def __repr__(self) -> str:
         return (
-            f"Diagnosis({int(self.counts.sum())} samples, accuracy {self.accuracy:.1%}; {len(self.noisy)} groups look "
-            f"mislabelled, {len(self.harmful)} are harmful, {len(self.useless)} useless of {len(self.groups)})"
+            f"Diagnosis: accuracy {self.accuracy:.1%} on {int(self.counts.sum()):,} samples; of {len(self.groups):,} "
+            f"groups {len(self.noisy):,} look mislabelled, {len(self.harmful):,} are harmful and "
+            f"{len(self.useless):,} useless"
         )
 
     def _repr_html_(self) -> str:

@@ -106,6 +106,13 @@ class Partition:
             raise InputError("removing every group leaves no training data: keep at least one.")
         return mask
 
+    def __repr__(self) -> str:
+        where = "that cut across classes" if self.parents is None else f"in {len(np.unique(self.parents)):,} classes"
+        return (
+            f"Partition: {len(self.groups):,} training samples in {len(self):,} groups of "
+            f"{self.sizes.min():,} to {self.sizes.max():,} samples {where}"
+        )
+
     def by_class(self) -> Partition | None:
         """The level above: a group per class, or None where groups cut across classes."""
         if self.parents is None:

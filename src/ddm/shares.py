@@ -111,8 +111,10 @@ class Shares:
 
     def __repr__(self) -> str:
         first = ", ".join(f"{row} {value:+.2g}" for row, value in self.top(3))
-        whole = f"{len(self)} shares of its effect {self.effect:+.3g}"
-        return f"Shares(group {self.group}, {whole}; most: {first}; {SIGN})"
+        return (
+            f"Shares of {len(self):,} training samples in the effect {self.effect:+.3g} of group {self.group} on "
+            f"{self.output}; largest shares: {first} ({SIGN})"
+        )
 
 
 def shares(

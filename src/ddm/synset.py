@@ -144,12 +144,19 @@ class Synset:
             return shared_synset(self, columns)
         return image_grid(self.images[:, 0], self.names, columns)
 
-    def _repr_html_(self) -> str:
+    def __repr__(self) -> str:
+        stopped = f"; {len(self.stopped):,} of the groups could not be distilled" if self.stopped else ""
+        return f"Synset: {len(self):,} groups with {self._counted}, {self.nbytes / 1024:,.0f} KiB{stopped}"
+
+    @property
+    def _counted(self) -> str:
         count = self.images.shape[1]
-        images = f"{count} images that all groups share" if self.shared else f"{count} images a group"
+        return f"{count:,} images that all groups share" if self.shared else f"{count:,} images each"
+
+    def _repr_html_(self) -> str:
         facts = [
             ("groups", str(len(self))),
-            ("images", images),
+            ("images", self._counted),
             ("size", f"{self.nbytes / 1024:,.0f} KiB"),
             ("mean alignment (1 is a perfect match)", f"{float(self.alignment[self.usable].mean()):.2f}"),
             ("groups that could not be distilled", ", ".join(self.stopped) or "none"),

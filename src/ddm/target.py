@@ -65,6 +65,12 @@ class Target:
         """The trained network, θ_τ, in evaluation mode. Copy it before you change it."""
         return self.flat.network
 
+    def __repr__(self) -> str:
+        return (
+            f"Target: {type(self.network).__name__} with {self.flat.size:,} parameters and {len(self.trajectory):,} "
+            f"checkpoints over {self.trajectory.steps[-1]:,} optimiser steps"
+        )
+
     def state(self, t: int) -> State:
         """Checkpoint ``t`` on the target's device."""
         state = self.trajectory[t]

@@ -85,5 +85,8 @@ class Trace:
 
     def __repr__(self) -> str:
         trail = f"class {self.class_name} → group {self.group}" if self.classes is not None else f"group {self.group}"
-        trail += " (verified by retraining)" if self.verified is not None else ""
-        return f"Trace({trail}, effect {self.effect:+.3g}; {self.models} fine-tunings instead of {self.full}; {SIGN})"
+        verified = ", verified by retraining" if self.verified is not None else ""
+        return (
+            f"Trace of {self.clusters.measured}: {trail}, effect {self.effect:+.3g}{verified}; "
+            f"found with {self.models:,} fine-tunings instead of {self.full:,} ({SIGN})"
+        )

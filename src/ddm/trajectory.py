@@ -133,8 +133,11 @@ class Trajectory:
         return distances(self)
 
     def _repr_html_(self) -> str:
+        return html.paragraph(f"{self!r}.")
+
+    def __repr__(self) -> str:
         steps = f"{self.steps[-1]:,} optimiser steps" if self.steps else "no steps"
-        return html.paragraph(f"Trajectory of {len(self)} checkpoints over {steps}.")
+        return f"Trajectory of {len(self):,} checkpoints over {steps}"
 
     def check(self) -> None:
         """Refuse a trajectory with fewer than two checkpoints."""

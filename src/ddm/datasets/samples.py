@@ -126,6 +126,9 @@ class Samples(Dataset[tuple[Tensor, int]]):
         """Mean and standard deviation of the stored values per channel, each ``(C,)``."""
         return _moments(self.raw)
 
+    def __repr__(self) -> str:
+        return f"Samples: {len(self):,} {_described(self)}"
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one input, ``(C, H, W)`` for images."""
@@ -225,6 +228,17 @@ class Data:
             raise InputError(f"there is no split '{name}': use train, validation or test.")
         samples: Samples = getattr(self, name)
         return samples
+
+    def __repr__(self) -> str:
+        return (
+            f"Data {self.name}: {len(self.train):,} training, {len(self.validation):,} validation and "
+            f"{len(self.test):,} test samples {_described(self.train)}"
+        )
+
+
+def _described(samples: Samples) -> str:
+    """Shape and classes of samples, for sentences."""
+    return f"of shape {'×'.join(map(str, samples.shape))} in {len(samples.classes):,} classes"
 
 
 def check_classes(samples: Samples) -> None:
