@@ -16,8 +16,8 @@ from PIL import Image
 from torch.nn import functional as F
 
 import ddm
-from ddm.exact import Exact
 from ddm.commands.explore import explore
+from ddm.exact import Exact
 from ddm.explorer import address, answers, panels, phrases, room, serving, upload
 from ddm.explorer import opened as opening
 from ddm.explorer.opened import Opened

@@ -32,7 +32,8 @@ def trace(
         bool, typer.Option("--full", help="Search all groups instead of the strongest class only.")
     ] = False,
     verify: Annotated[
-        int, typer.Option(min=0, help="Check this many of the best candidates by retraining, once without each and once with all.")
+        int,
+        typer.Option(min=0, help="Check this many of the best candidates by retraining (one more with all groups)."),
     ] = 0,
     samples: Annotated[int, typer.Option(min=0, help="Show this many training samples of the group found.")] = 0,
     plot: Annotated[Path | None, typer.Option(help="Write the picture of these samples here.")] = None,
