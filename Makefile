@@ -1,4 +1,5 @@
-# Two commands: `make demo` and `make test`. Each makes .venv and installs what it needs.
+# `make demo` shows what it does. `make test` runs the quick tests, in a few minutes; `make test-all` also those that take
+# long: every benchmark, documentation, clusters, browser and faults. Each makes .venv and installs what it needs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 # Root needs no sudo, and a container may have none.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: demo test test-browser test-faults lint bench docs lock audit sbom clean
+.PHONY: demo test test-slow test-all test-browser test-faults chromium lint bench docs lock audit sbom clean
 
 demo: $(VENV)/.installed
 	$(BIN)/ddm demo --out runs/demo
@@ -16,13 +17,24 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest
 
-test-browser: $(VENV)/.installed-dev
+# Without the default norecursedirs, tests/browser and tests/faults are collected too.
+test-slow: $(VENV)/.installed-dev chromium
+	$(BIN)/pytest -m slow -o norecursedirs='.*'
+
+test-all:
+	$(MAKE) --no-print-directory test
+	$(MAKE) --no-print-directory test-slow
+
+test-browser: $(VENV)/.installed-dev chromium
+	$(BIN)/pytest -m slow tests/browser
+
+# FAULTS is the part of all faults that is tried; test-slow tries a hundredth.
+test-faults: $(VENV)/.installed-dev
+	FAULTS=$(or $(FAULTS),1) $(BIN)/pytest -m slow tests/faults
+
+chromium:
 	command -v chromium >/dev/null || { $(SUDO) apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -qq -y --no-install-recommends chromium >/dev/null; }
-	$(BIN)/pytest tests/browser -n 0
-
-test-faults: $(VENV)/.installed-dev
-	$(BIN)/pytest tests/faults
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

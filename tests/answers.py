@@ -38,6 +38,7 @@ def process(*arguments, cwd):
         encoding="utf-8",
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         check=False,
+        timeout=600,
     )
     return Answer(done.returncode, done.stdout, without_progress(done.stderr))
 

@@ -1,4 +1,4 @@
-"""What many tests share: a small dataset, a small target trained on it, its datamodel, and how bad input is refused."""
+"""What many tests share: a small dataset, target, datamodel and run, and how bad input is refused."""
 
 import atexit
 import os
@@ -8,6 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import answers
 import pytest
@@ -15,6 +16,7 @@ import torch
 from answers import Answer, without_progress
 
 import ddm
+import ddm.run
 from ddm import cli
 
 # Hugging Face stays off the network and out of the user's cache: both are decided when it is imported.
@@ -38,6 +40,21 @@ def target(digits) -> ddm.Target:
 @pytest.fixture(scope="session")
 def datamodel(target, digits) -> ddm.DistilledDatamodel:
     return ddm.DistilledDatamodel.fit(target, digits.train, clusters=3, curvature=1024, bank=40)
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory) -> Path:
+    """The directory of a small finished run. Tests that change something in it make a copy first."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    config = ddm.run.Config(
+        limit=60,
+        options={"width": 4, "depth": 1, "seed": 0},
+        recipe=ddm.Recipe(epochs=2, batch_size=16),
+        partition="class",
+        settings=ddm.Settings(curvature=64, bank=8),
+    )
+    ddm.run.fit(config, out, "serial")
+    return out
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 def fitted(folder: Path) -> Path:
     """A run on digits, made by the command."""
     command = [*DDM, "fit", "digits", *SMALL.split(), "--out", str(folder)]
-    subprocess.run(command, check=True, env=os.environ | ONE_THREAD, capture_output=True)
+    subprocess.run(command, check=True, env=os.environ | ONE_THREAD, capture_output=True, timeout=600)
     return folder
 
 

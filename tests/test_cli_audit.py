@@ -26,18 +26,9 @@ ANSWERING = {
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
+def plain(finished_run):
     """A run without an audit."""
-    out = tmp_path_factory.mktemp("plain") / "run"
-    config = ddm.run.Config(
-        limit=60,
-        options={"width": 4, "depth": 1, "seed": 0},
-        recipe=ddm.Recipe(epochs=2, batch_size=16),
-        partition="class",
-        settings=ddm.Settings(curvature=64, bank=8),
-    )
-    ddm.run.fit(config, out)
-    return out
+    return finished_run
 
 
 @pytest.fixture(scope="module")

@@ -96,6 +96,7 @@ def files(target, samples, folder, where):
     return [(folder / name).read_bytes() for name in FILES]
 
 
+@pytest.mark.slow
 def test_fit_on_a_cluster_gives_the_bytes_of_fit_here(cluster, command, tmp_path):
     options = "--limit 80 --option width=4 --option depth=1 --epochs 2 --batch-size 16 --clusters 2"
     settings = "--setting curvature=64 --setting bank=12"
@@ -107,6 +108,7 @@ def test_fit_on_a_cluster_gives_the_bytes_of_fit_here(cluster, command, tmp_path
         assert (tmp_path / cluster[:4] / name).read_bytes() == (tmp_path / "seri" / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_pieces_run_on_the_cluster_with_one_thread_and_get_what_they_share_once(cluster):
     class Work:
         def __init__(self):
@@ -133,6 +135,7 @@ def test_pieces_run_on_the_cluster_with_one_thread_and_get_what_they_share_once(
         assert seen == list(range(2, 2 + len(seen)))
 
 
+@pytest.mark.slow
 def test_retrained_models_come_home_from_a_cluster(dask, small, tmp_path):
     target, samples = small
     removals = [np.array([row, row + 1]) for row in range(3)]
@@ -143,6 +146,7 @@ def test_retrained_models_come_home_from_a_cluster(dask, small, tmp_path):
     assert sorted(os.listdir(here.directory)) == sorted(os.listdir(there.directory))
 
 
+@pytest.mark.slow
 def test_a_piece_that_always_fails_is_named_after_three_tries_and_the_others_are_kept(dask, refused, tmp_path):
     work, kept = failing("bad one", tmp_path / "tries"), []
     with refused("piece 2 of 4 (bad one) failed 3 times", "cannot be done", "the other 3 are done"):
@@ -152,6 +156,7 @@ def test_a_piece_that_always_fails_is_named_after_three_tries_and_the_others_are
     assert (tmp_path / "tries").read_text() == "xxx"
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_midway_changes_nothing(cluster, small, tmp_path):
     target, samples = small
     home, marker = os.getpid(), str(tmp_path / "killed")
@@ -187,6 +192,7 @@ def test_a_cluster_that_does_not_answer_is_refused(command, kind, arguments):
     refuses(command(*arguments, "--engine", f"{kind}://127.0.0.1:{port}"), kind.capitalize(), str(port))
 
 
+@pytest.mark.slow
 def test_one_ray_cluster_is_not_taken_for_another(ray, refused):
     from ray import get_runtime_context
 
@@ -196,6 +202,7 @@ def test_one_ray_cluster_is_not_taken_for_another(ray, refused):
         Place.of(f"ray://127.0.0.1:{other.getsockname()[1]}").check()
 
 
+@pytest.mark.slow
 def test_a_scheduler_without_workers_is_refused(refused, tmp_path, monkeypatch):
     monkeypatch.setattr("ddm.clusters.PATIENCE", 1)
     file = tmp_path / "scheduler.json"

@@ -114,14 +114,18 @@ def started(tmp_path_factory):
 # --- Python ---
 
 
-def test_getting_started_gives_what_the_page_says(started):
+@pytest.mark.slow
+def test_getting_started_gives_about_what_the_page_says(started):
     folder, said = started
-    assert "96.9% right on 359 test images" in said
-    assert "\n9 9/1 -0.5" in said
+    written = re.search(r"([0-9.]+) % of the 359 test images right", STARTED.read_text(encoding="utf-8"))
+    found = re.search(r"([0-9.]+)% right on 359 test images", said)
+    assert float(found[1]) == pytest.approx(float(written[1]), abs=2)
+    assert "\n9 9/1 -" in said  # class, group and sign; the value depends on the machine
     for picture in ("effects.png", "trace.png", "shares.png"):
         assert image.imread(folder / picture).std() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_code_of_a_page_runs_as_it_is_written(page, started, tmp_path):
     shutil.copytree(started[0], tmp_path, dirs_exist_ok=True)
@@ -142,18 +146,16 @@ def test_every_page_with_code_is_run():
 # --- commands ---
 
 
-@pytest.mark.parametrize("page", [README, *sorted(DOCS.rglob("*.md"))], ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_that_are_shown_exist_with_their_options(page):
+def test_commands_that_are_shown_exist_with_their_options():
     commands = typer.main.get_command(app).commands
-    for name, *words in ddm_lines(page):
-        assert name in commands, f"there is no command {name}"
+    shown = [(page, words) for page in (README, *DOCS.rglob("*.md")) for words in ddm_lines(page)]
+    assert len(shown) > 10
+    for page, (name, *words) in shown:
+        assert name in commands, f"{page}: there is no command {name}"
         commands[name].make_context(name, list(words))  # raises where an option does not exist
 
 
-def test_pages_show_commands():
-    assert sum(1 for page in DOCS.rglob("*.md") for _ in ddm_lines(page)) > 10
-
-
+@pytest.mark.slow
 def test_commands_on_digits_run(started):
     run_lines = [words for words in ddm_lines(STARTED) if " ".join(words).startswith(QUICK)]
     assert len(run_lines) == 4
@@ -166,12 +168,15 @@ def test_commands_on_digits_run(started):
 # --- notebooks and site ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(DOCS.glob("notebooks/*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_runs_and_is_small(path, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert path.stat().st_size < 500_000
     notebook = nbformat.read(path, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    # A cell has no time limit of its own, because a busy machine takes long; the suite has one for the whole test.
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=None, startup_timeout=600, resources=resources).execute()
     shown = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     assert any("image/png" in output.get("data", {}) for output in shown)
     assert any("text/html" in output.get("data", {}) for output in shown)
@@ -181,11 +186,12 @@ def test_a_notebook_runs_and_is_small(path, tmp_path, monkeypatch):
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    built = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, encoding="utf-8", check=False)
+    built = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, encoding="utf-8", check=False, timeout=600)
     assert built.returncode == 0, built.stderr
     return folder
 
 
+@pytest.mark.slow
 def test_the_site_is_built_without_a_warning_and_asks_nothing_of_other_machines(site):
     pages = sorted(site.rglob("*.html"))
     assert {"index.html", "get-started.html", "command-line.html", "method.html"} <= {page.name for page in pages}
@@ -197,6 +203,7 @@ def test_the_site_is_built_without_a_warning_and_asks_nothing_of_other_machines(
         )
 
 
+@pytest.mark.slow
 def test_the_reference_and_the_commands_are_filled_in(site):
     commands = (site / "command-line.html").read_text(encoding="utf-8")
     for name, command in typer.main.get_command(app).commands.items():

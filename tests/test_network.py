@@ -68,7 +68,9 @@ def run(tmp_path_factory, blocked):
 def ended(environment, *words, folder=None):
     """A Python process that has ended."""
     command = [sys.executable, *map(str, words)]
-    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=600
+    )
 
 
 def done(environment, *words, folder=None):
@@ -87,9 +89,7 @@ def test_the_block_blocks_children_too(blocked, tmp_path):
     ]
     for number, way in enumerate(ways):
         file = tmp_path / str(number)
-        subprocess.run(
-            [sys.executable, "-c", way], env=blocked | {"REFUSED": str(file)}, capture_output=True, check=False
-        )
+        ended(blocked | {"REFUSED": str(file)}, "-c", way)
         assert re.match(r"example\.org|192\.0\.2\.1", file.read_text(encoding="utf-8"))
 
 

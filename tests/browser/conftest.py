@@ -1,6 +1,6 @@
 """What browser tests share: Chromium without a window, and pages that refuse outside requests and console errors.
 
-``make test-browser`` runs them; ``make test`` does not, because they need a browser.
+``make test-browser`` and ``make test-slow`` run them; ``make test`` does not, because they need a browser.
 """
 
 import shutil

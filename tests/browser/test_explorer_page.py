@@ -18,6 +18,8 @@ PATIENCE = 60_000
 
 expect.set_options(timeout=PATIENCE)
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory) -> Path:

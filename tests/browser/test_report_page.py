@@ -18,6 +18,8 @@ CHARTS = {
     "confusion": ".heatmaplayer image",
 }
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def page_file(datamodel, digits, tmp_path_factory):

@@ -1,4 +1,7 @@
-"""Faults on purpose: kills, full disks, hostile files, many users. ``make test-faults`` runs them and counts."""
+"""Faults on purpose: kills, full disks, hostile files, many users; they are counted.
+
+``make test-faults`` tries all of them, ``make test-slow`` some.
+"""
 
 import resource
 import signal

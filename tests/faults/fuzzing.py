@@ -1,5 +1,6 @@
 """Inputs by the thousand, each of which is read or refused in one line, in bounded time and memory."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,11 @@ GROWTH = 100 * 2**20
 """Bytes that an input may take."""
 BLOCK = 100
 """Inputs after which it is asked how much memory the largest of them took."""
+
+
+def some(most: int, least: int) -> int:
+    """How many faults to try: the part of ``most`` that the variable FAULTS asks for, but not fewer than ``least``."""
+    return max(least, round(most * float(os.environ.get("FAULTS", "0.01"))))
 
 
 class Hang(BaseException):

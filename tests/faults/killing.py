@@ -49,7 +49,8 @@ class Command:
 
     def end(self):
         """Wait for it; its exit code."""
-        self.process.join()
+        self.process.join(600)
+        assert self.process.exitcode is not None, "it hangs"
         return self.process.exitcode
 
     def kill(self):

@@ -17,6 +17,8 @@ from ddm.files import write_json, write_tensors
 ROOM = "48k"
 """Too little for the run, enough for its first files."""
 
+pytestmark = pytest.mark.slow
+
 
 def small_file_system(script, folder):
     """Run a script of the shell where ``folder`` is a file system of ROOM, as no one else sees it."""
@@ -26,6 +28,7 @@ def small_file_system(script, folder):
         capture_output=True,
         text=True,
         check=False,
+        timeout=600,
     )
 
 
@@ -55,7 +58,7 @@ def test_a_fit_on_a_full_disk_is_refused_and_goes_on_once_there_is_room(tmp_path
         assert (tmp_path / "left").read_text() == ""
         with pytest.raises(ddm.InputError, match="not complete"):
             ddm.load(tmp_path / "broken")
-        subprocess.run(shlex.split(fit), cwd=tmp_path / "whole", check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(shlex.split(fit), cwd=tmp_path / "whole", check=True, stdout=subprocess.DEVNULL, timeout=600)
         assert results(tmp_path / "again") == results(tmp_path / "whole" / "run")
 
 

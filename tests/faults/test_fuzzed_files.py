@@ -35,10 +35,10 @@ from ddm.synset import Synset
 from ddm.trajectory import Trajectory
 
 SEEDS = Path(__file__).parent / "seeds"
-FILES = 100_000
+FILES = fuzzing.some(100_000, 1000)
 """Inputs for each reader."""
 
-pytestmark = pytest.mark.usefixtures("stopped")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("stopped")]
 
 
 @dataclass(frozen=True)

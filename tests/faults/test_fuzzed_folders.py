@@ -19,10 +19,10 @@ from ddm.files import hash_of, read_json, read_metadata, read_tensors, sealed, w
 from ddm.training import train
 from ddm.verification import verify
 
-FOLDERS = 1000
+FOLDERS = fuzzing.some(1000, 100)
 """Inputs for each use of a folder."""
 
-pytestmark = pytest.mark.usefixtures("stopped")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("stopped")]
 
 
 def fuzz_folder(

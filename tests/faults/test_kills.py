@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from fuzzing import some
 from killing import Command, fresh, group, results
 
 import ddm
@@ -25,7 +26,9 @@ AUDIT = "audit run --retrain 4 --unions 4 --engine serial"
 LONG = "audit run --retrain 12 --unions 60"
 """Seconds of retrainings, so that there are some left when the first is seen."""
 BENCH = "bench hierarchy --scale tiny --out bench"
-KILLS = {"fit": 24, "audit": 20, "bench": 6}
+KILLS = {"fit": some(24, 4), "audit": some(20, 3), "bench": some(6, 1)}
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
