@@ -34,6 +34,7 @@ def reports(problem):
         return {name: bench(problem) for name, bench in BENCHES.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHES)
 def test_rows_say_what_was_measured_and_what_it_cost(name, reports):
     report = reports[name]
@@ -45,6 +46,7 @@ def test_rows_say_what_was_measured_and_what_it_cost(name, reports):
     assert report.table()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHES)
 def test_a_second_run_says_the_same_and_trains_nothing(name, reports, problem, monkeypatch):
     def refuse(*arguments):
@@ -61,6 +63,7 @@ def test_a_second_run_says_the_same_and_trains_nothing(name, reports, problem, m
     assert {path: path.stat().st_mtime_ns for path in problem.work.rglob("*.safetensors")} == before
 
 
+@pytest.mark.slow
 def test_unlearning_everything_costs_accuracy_and_retraining_without_a_class_forgets_it(reports):
     rows = {row["method"]: row for row in reports["matching"].rows}
     assert rows["ddm"]["accuracy_0"] < rows["normal"]["accuracy_tau"]
@@ -78,6 +81,7 @@ def test_a_walk_of_the_librarys_steps_is_the_librarys_counterfactual(target, dig
     torch.testing.assert_close(theta, datamodel._clusters.parameters(removed)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["architectures", "initialisations"])
 def test_networks_agree_with_themselves_and_are_drawn(name, reports, tmp_path):
     report = reports[name]
@@ -92,6 +96,7 @@ def test_networks_agree_with_themselves_and_are_drawn(name, reports, tmp_path):
     report.figure.savefig(tmp_path / "figure.png")
 
 
+@pytest.mark.slow
 def test_data_are_removed_in_the_order_of_the_effects_and_to_the_exact_count(reports, problem):
     teaching = transfer.Teaching(problem)
     groups = teaching.groups()

@@ -20,8 +20,9 @@ from ddm import Recipe, Settings, cli
 from ddm.files import read_json, working_in
 from ddm.matching import paper
 
-SMALL = "--option width=4 --option depth=1 --epochs 3 --batch-size 16 --setting steps=3"
 COMMANDS = [command.name for command in typer.main.get_group(cli.app).commands.values()]
+SMALL = "--option width=4 --option depth=1 --epochs 3 --batch-size 16 "
+SMALL += "--setting steps=3 --setting curvature=64 --setting bank=8"
 FIT = f"fit digits --limit 60 {SMALL} --clusters 2 --seed 4".split()
 
 
@@ -29,7 +30,7 @@ FIT = f"fit digits --limit 60 {SMALL} --clusters 2 --seed 4".split()
 def fitted(tmp_path_factory):
     """What ``ddm fit`` said, and the run it made."""
     folder = tmp_path_factory.mktemp("cli")
-    return process(*FIT, "--json", "--out", "run", cwd=folder), folder / "run"
+    return process(*FIT, "--engine", "serial", "--json", "--out", "run", cwd=folder), folder / "run"
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +71,9 @@ def test_fit_says_what_the_run_holds(fitted):
     assert read_json(out / "manifest.json")["complete"]
 
 
-def test_attribute_says_what_the_library_says(run, opened):
+def test_attribute_says_what_the_library_says(command, run, opened):
     datamodel, data = opened
-    answer = process("attribute", run, "--index", 3, "--index", 5, "--json", cwd=run.parent)
+    answer = command("attribute", run, "--index", 3, "--index", 5, "--json")
     assert answer.json == datamodel.attribute(data.test[[3, 5]]).to_dict() | {"audit": None}
     assert "raises" in answer.json["sign"]
 

@@ -2,10 +2,6 @@
 
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -135,29 +131,3 @@ def test_audit_refuses_bad_input_before_it_trains(command, plain, options, words
 
 def test_audit_needs_a_run(command):
     refuses(command("audit", "missing"), "missing", "ddm fit")
-
-
-def test_a_killed_audit_goes_on(command, plain):
-    shutil.copytree(plain, "run")
-    options = ["--retrain", "10", "--unions", "10", "--json"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ddm.cli", "audit", "run", *options],
-        stdout=subprocess.DEVNULL,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        start_new_session=True,
-    )
-    exact = Path("run/exact")
-    try:
-        while len(list(exact.glob("*.safetensors"))) < 2:
-            assert process.poll() is None
-            time.sleep(0.005)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)  # with the processes that it started
-        process.wait()
-    kept = {path: path.stat().st_mtime_ns for path in exact.glob("*.safetensors")}
-    assert len(kept) >= 2
-    assert not Path("run/audit.json").exists()
-    assert ask(command, "trace", "run", "--json").json["audit"] is None
-    trainings = command("audit", "run", *options).json["trainings"]
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    assert len(list(exact.glob("*.safetensors"))) == trainings > len(kept)

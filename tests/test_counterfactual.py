@@ -39,10 +39,9 @@ def by_hand(datamodel, removed):
         {"matching": "forward"},
     ],
 )
-@pytest.mark.parametrize("removed", [[2], [0, 5, 7]])
 @pytest.mark.parametrize("large", [False, True])
 def test_a_counterfactual_is_the_target_fine_tuned_on_the_synset_of_the_removed_groups(
-    target, digits, changes, removed, large, monkeypatch
+    target, digits, changes, large, monkeypatch
 ):
     if large:  # as networks are treated that are too large to be vectorised
         monkeypatch.setattr(gradient, "_FEW_PARAMETERS", 0)
@@ -51,11 +50,12 @@ def test_a_counterfactual_is_the_target_fine_tuned_on_the_synset_of_the_removed_
         target, digits.train, clusters=1, steps=3, **{"matching": "reverse", **changes}
     )
     x, _ = digits.test.batch()
-    found = datamodel.counterfactual(removed)(x).detach()
-    torch.testing.assert_close(found, by_hand(datamodel, removed)(x).detach(), rtol=1e-3, atol=1e-4)
-    design = datamodel.partition.mask(removed)[None]
-    torch.testing.assert_close(datamodel.outputs(x[:2], design)[0], found[:2], rtol=1e-3, atol=1e-4)
-    assert not torch.allclose(found, target.outputs(x), atol=1e-5)
+    for removed in ([2], [0, 5, 7]):
+        found = datamodel.counterfactual(removed)(x).detach()
+        torch.testing.assert_close(found, by_hand(datamodel, removed)(x).detach(), rtol=1e-3, atol=1e-4)
+        design = datamodel.partition.mask(removed)[None]
+        torch.testing.assert_close(datamodel.outputs(x[:2], design)[0], found[:2], rtol=1e-3, atol=1e-4)
+        assert not torch.allclose(found, target.outputs(x), atol=1e-5)
 
 
 def test_removing_nothing_gives_the_target(datamodel, digits):

@@ -16,7 +16,7 @@ from ddm import words
 
 TRUE, WRONG, SHARE = 3, 8, 0.2
 SMALL = "--option width=8 --option depth=2 --epochs 10 --lr 0.1 --momentum 0.9 --batch-size 32"
-FIT = f"fit npz:digits.npz {SMALL} --clusters 5 --setting curvature=512 --setting bank=30".split()
+FIT = f"fit npz:digits.npz {SMALL} --clusters 5 --setting curvature=512 --setting bank=30 --engine serial".split()
 
 
 @pytest.fixture
@@ -71,9 +71,9 @@ def held(folder: Path, group: str, rows: np.ndarray) -> int:
     return int(np.isin(partition.members(group), rows).sum())
 
 
-def test_the_first_three_lines_name_the_groups_that_hold_most_planted_samples(planted):
+def test_the_first_three_lines_name_the_groups_that_hold_most_planted_samples(here, planted):
     folder, rows = planted
-    answer = process("diagnose", "run", cwd=folder)
+    answer = here("diagnose", "run")
     assert answer.code == 0, answer.err
     lines = answer.out.splitlines()[:3]
     names = ddm.load(folder / "run").partition.names

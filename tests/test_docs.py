@@ -132,6 +132,7 @@ def test_the_code_of_a_page_runs_as_it_is_written(page, started, tmp_path):
     run(page, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_code_of_the_readme_runs_as_it_is_written(tmp_path):
     run(README, tmp_path)
 

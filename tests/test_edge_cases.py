@@ -110,8 +110,9 @@ def test_numbers_stay_finite(x, options, matching):
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int32, np.int64])
 def test_other_numbers_are_read_as_float32(dtype):
     x = (9 * images()).astype(dtype)
-    found, expected = (fitted(Samples.make(values, LABELS))[0] for values in (x, x.astype(np.float32)))
-    assert torch.equal(found.synset.targets, expected.synset.targets)
+    found, expected = (Samples.make(values, LABELS).batch()[0] for values in (x, x.astype(np.float32)))
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected)
 
 
 def test_labels_as_strings_are_the_classes():

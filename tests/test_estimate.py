@@ -73,6 +73,7 @@ def measured(config, *out):
     return int(answer.stdout)
 
 
+@pytest.mark.slow
 def test_the_memory_is_right_to_a_factor_of_two(tmp_path):
     config = Config(data="digits", options={"width": 16, "depth": 2}, recipe=Recipe(epochs=2), clusters=8)
     wanted, found = measured(config), measured(config, tmp_path / "run")

@@ -225,8 +225,17 @@ def test_matching_brings_the_gradients_closer(target, digits, partition):
     assert matched.alignment.mean() > start_only.alignment.mean() + 0.1
 
 
-@pytest.mark.parametrize("distance", DISTANCES)
-@pytest.mark.parametrize("matching", ["reverse", "forward"])
+QUICK = {("reverse", "cosine"), ("forward", "layer-cosine")}
+
+
+@pytest.mark.parametrize(
+    ("matching", "distance"),
+    [
+        pytest.param(matching, distance, marks=[] if (matching, distance) in QUICK else pytest.mark.slow)
+        for matching in ("reverse", "forward")
+        for distance in DISTANCES
+    ],
+)
 def test_a_synset_points_away_from_its_group_when_reversed_and_towards_it_when_forward(
     target, digits, partition, matching, distance
 ):

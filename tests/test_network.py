@@ -15,6 +15,8 @@ from visitor import Visitor
 from ddm.files import read_json, write_json
 
 ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.slow
+
 SMALL = "--limit 200 --option width=4 --option depth=1 --epochs 2 --clusters 2 --setting bank=20"
 EVERY_MODULE = """
 import importlib, pkgutil, ddm

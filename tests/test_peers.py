@@ -286,6 +286,7 @@ def convolutional(target, digits):
     return Question(target, train, classwise(train), digits.test[:6], digits.test[:6])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PEERS)
 def test_a_network_is_scored_and_left_as_it_was(convolutional, name):
     network = convolutional.target.network
@@ -309,6 +310,7 @@ def test_a_network_is_scored_and_left_as_it_was(convolutional, name):
     assert torch.equal(torch.random.get_rng_state(), before[2])
 
 
+@pytest.mark.slow
 def test_peers_say_nothing(convolutional, capfd):
     for name in ("tracin", "trak", "ekfac"):
         BASELINES[name](convolutional)

@@ -248,7 +248,7 @@ def test_blocks_that_fit_less_memory_give_nearly_the_same(target, digits, partit
 
 
 def test_a_killed_matching_goes_on_to_the_same_synset(target, digits, partition, tmp_path, monkeypatch):
-    few = replace(QUICK, memory=13 * 6 * target.flat.size * 4 / 2**30)
+    few = replace(QUICK, memory=13 * 6 * target.flat.size * 4 / 2**30, bank=20)
     wanted, _ = distil(target, digits.train, partition, few)
     pulls, calls = Responses.pulls, []
 
@@ -309,7 +309,7 @@ def test_a_loss_of_ones_own_will_do(digits, loss):
     assert float(zeros.mean()) < 0  # without zeros the network is less sure of them
 
 
-@pytest.mark.parametrize("name", ["simplevit", "resnet18ap", "batchnorm", "tanh"])
+@pytest.mark.parametrize("name", ["simplevit", pytest.param("resnet18ap", marks=pytest.mark.slow), "batchnorm", "tanh"])
 def test_any_network_that_can_be_differentiated_will_do(digits, name):
     networks = {
         "simplevit": lambda: ddm.networks.SimpleViT((1, 8, 8), 10, dim=16, depth=1, heads=2, patch=4),

@@ -49,6 +49,7 @@ def test_shares_of_a_logit_are_the_responses_of_single_samples(datamodel, digits
     np.testing.assert_allclose(found.values, wanted, rtol=0.02, atol=0.01 * np.abs(wanted).max())
 
 
+@pytest.mark.slow
 def test_retraining_without_the_top_half_does_more_than_without_the_bottom_half():
     data = ddm.datasets.load("digits", limit=600)
     network = ddm.networks.ConvNet(data.train.shape, len(data.classes), width=8, depth=2)
