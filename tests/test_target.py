@@ -6,6 +6,7 @@ import math
 import os
 import random
 import tempfile
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -267,6 +268,43 @@ def test_leaving_nothing_out_is_training_with_all(nothing):
 def test_positions_that_do_not_exist_cannot_be_left_out(refused):
     with refused(str(COUNT)):
         train(linear(), samples(), PLAIN, without=np.array([COUNT]))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_batch_whose_samples_are_all_left_out_is_no_step(optimizer):
+    recipe = Recipe(epochs=2, lr=0.01, batch_size=4, checkpoint_every=1, optimizer=optimizer)
+    first, *_ = batches_of(recipe)
+    trajectory = train(linear(), samples(), recipe, without=np.array(first)).trajectory
+    assert trajectory.steps == list(range(1 + 2 * 6))
+    assert same_tensors(trajectory[0], trajectory[1])
+    assert not same_tensors(trajectory[1], trajectory[2])
+    assert trajectory.lengths[1] == 0 < trajectory.lengths[2]
+
+
+class Idle(nn.Module):
+    """A network with a parameter that its forward pass does not use."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.idle = linear(), nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return self.used(x)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_parameter_that_is_not_used_stays_where_it_is(optimizer, tmp_path):
+    recipe = Recipe(epochs=2, lr=0.01, batch_size=7, optimizer=optimizer)
+    target = train(Idle(), samples(), recipe)
+    assert torch.equal(target.trajectory[-1]["idle"], torch.ones(3))
+    killed(6, Idle(), samples(), recipe, directory=tmp_path)  # in the second epoch
+    assert same(target.trajectory, train(Idle(), samples(), recipe, directory=tmp_path).trajectory)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a poor synset is not the point here
+        datamodel = ddm.DistilledDatamodel.fit(target, samples(), partition=np.arange(COUNT) % 3, curvature=32, bank=4)
+    scores = datamodel.attribute(samples()[:1]).scores
+    assert np.isfinite(scores).all()
+    assert np.any(scores != 0)
 
 
 # --- on disk ---

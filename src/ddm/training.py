@@ -113,19 +113,20 @@ class _Training:
         lr = self.recipe.lr_at(self.step, self.total)
         if kept.any():
             self._update(x[kept].to(self.device), y[kept].to(self.device), lr)
+            self._measure(lr)
         self.step += 1
-        self._measure(lr)
         if self.recipe.checkpoint_every is not None and self.step % self.recipe.checkpoint_every == 0:
             self._checkpoint()
 
     def _measure(self, lr: float) -> None:
-        """Count how far the step could have gone, on the whole and for each parameter."""
+        """Add the step to the training's length and, with Adam, to the reach of each parameter that it updated."""
         if self.reach is None:
             self.length += lr / (1 - self.recipe.momentum)  # momentum repeats a step this often
             return
         scales = _scales(self.optimizer)
         for name, parameter in self.trained.items():
-            self.reach[name] += lr / scales[parameter]
+            if parameter in scales:
+                self.reach[name] += lr / scales[parameter]
         total = sum(float(reach.sum()) for reach in self.reach.values())
         self.length = total / sum(parameter.numel() for parameter in self.trained.values())
 
@@ -250,12 +251,13 @@ def _check_kept(kept: State, parameter: nn.Parameter, recipe: Recipe) -> None:
 
 
 def _scales(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, Tensor]:
-    """√v̂ + ε, by which Adam divides the step of each parameter."""
+    """√v̂ + ε, by which Adam divides the step of each parameter that ever had a gradient."""
     (group,) = optimizer.param_groups
     beta, epsilon = group["betas"][1], group["eps"]
     return {
         cast(nn.Parameter, parameter): (kept["exp_avg_sq"] / (1 - beta ** float(kept["step"]))).sqrt() + epsilon
         for parameter, kept in optimizer.state.items()
+        if kept
     }
 
 

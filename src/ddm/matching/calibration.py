@@ -92,6 +92,8 @@ def dampings(target: Target, samples: Samples) -> Tensor:
         known = torch.full_like(target.theta, damping(target, samples))
     else:
         known = 1 / target.flat.vector({name: tensor.to(target.theta) for name, tensor in reach.items()})
+        # A parameter that no step updated stays where it is. Infinite damping would say so, but times 0 it is NaN.
+        known = known.clamp(max=torch.finfo(known.dtype).max ** 0.5)
     return known + (target.recipe.weight_decay if target.recipe is not None else 0.0)
 
 
