@@ -14,7 +14,10 @@ import ddm
 from ddm.audit import OTHER, SAME, Audit, compared, stratified
 from ddm.effects import Asked, Effects, predicted, retrained
 from ddm.exact import Exact
-from ddm.fidelity import FIGURES, ceilings, values
+from ddm.fidelity import ceilings, values
+from ddm.figures import FIGURES, Figure
+from ddm.report.trust import trust
+from ddm.words import console, describe_audit
 
 
 def figure(value, low, high, retrain, ceiling=None):
@@ -35,11 +38,14 @@ USES = {
 }
 
 
-def made(size=1.0, other=True, **figures):
+SIZED = figure(1.0, 0.8, 1.2, 0.5)
+
+
+def made(other=True, **figures):
     """An audit with these figures, good ones else."""
-    table = {name: figures.get(name, GOOD) for name in FIGURES}
+    table = {name: figures.get(name, SIZED if name == "slope" else GOOD) for name in FIGURES}
     runs = {SAME: table} | ({OTHER: table} if other else {})
-    return Audit(runs, size, ("0/1", "é/[2]"), 3, 2, (20, 30), 12, 0.25)
+    return Audit(runs, ("0/1", "é/[2]"), 3, 2, (20, 30), 12, 0.25)
 
 
 # --- groups ---
@@ -88,7 +94,7 @@ def test_each_kind_of_run_is_compared_with_another_retraining(orders):
 # --- the sentence ---
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", USES)
 @pytest.mark.parametrize(
     ("judged", "opening"),
     [
@@ -112,24 +118,24 @@ def test_each_use_is_judged_by_its_figure(name, judged, opening):
 
 
 def test_all_judgements_make_one_sentence():
-    audit = made(oracle_fraction=GOOD, rho=BAD, rho_global=WIDE, lds=NOISE, size=0.2)
+    audit = made(oracle_fraction=GOOD, rho=BAD, rho_global=WIDE, lds=NOISE, slope=figure(0.2, 0.1, 0.3, 0.5))
     parts = audit.sentence.split("; ")
     openings = (
         "Trust it to find",
         "do not trust it to order all",
         "more retrainings",
         "two retrainings",
-        "its effects",
+        "true effects",
     )
     assert all(part.startswith(opening) for part, opening in zip(parts, openings, strict=True))
-    assert "0.2 of their true size" in parts[-1]
+    assert "0.2 times the predicted ones" in parts[-1]
     assert str(audit) == audit.sentence
     assert " and say what removing" in made().sentence
 
 
-@pytest.mark.parametrize("size", [0.5, 1, 2])
-def test_effects_of_about_the_true_size_need_no_word(size):
-    assert "true size" not in made(size=size).sentence
+@pytest.mark.parametrize("slope", [0.5, 1, 2])
+def test_effects_of_about_the_true_size_need_no_word(slope):
+    assert "times the predicted" not in made(slope=figure(slope, 0.1, 3, 0.5)).sentence
 
 
 def test_what_was_not_measured_is_not_judged():
@@ -139,10 +145,24 @@ def test_what_was_not_measured_is_not_judged():
     assert "nothing could be measured" in nothing.lower()
 
 
-def test_a_poor_figure_is_enough_where_another_retraining_scores_no_more():
-    others = dict.fromkeys(("rho", "rho_global", "lds"), NONE)
-    assert made(oracle_fraction=figure(0.3, 0.1, 0.5, 0.3), **others).sentence.startswith("Trust it")
-    assert made(oracle_fraction=figure(0.3, 0.1, 0.5, 0.9), **others).sentence.startswith("Do not trust it")
+@pytest.mark.parametrize("name", USES)
+def test_what_is_as_good_as_a_poor_retraining_is_not_trusted(name):
+    others = {other: NONE for other in USES if other != name}
+    poor = made(**others, **{name: figure(0.11, 0.01, 0.2, 0.1)}).sentence
+    assert poor.startswith("It is as good as another retraining, which is poor here, so fewer and larger groups")
+    assert f"{USES[name]} ({name} 0.11, another retraining 0.10)" in poor
+
+
+@pytest.mark.parametrize("name", USES)
+def test_the_bar_is_never_lower_where_another_retraining_is_poorer(name):
+    others = {other: NONE for other in USES if other != name}
+    floor = FIGURES[name].floor
+    for retrain in (0.11, floor, 0.7, 0.99):
+        below = figure(floor - 0.01, floor / 2, floor + 0.01, retrain)
+        assert not made(**others, **{name: below}).sentence.startswith("Trust it")
+        assert made(**others, **{name: figure(0.99, 0.9, 1, retrain)}).sentence.startswith("Trust it")
+    better = figure(floor, floor / 2, 1, 0.11)  # than another retraining, and good enough
+    assert made(**others, **{name: better}).sentence.startswith("Trust it")
 
 
 # --- as JSON ---
@@ -153,7 +173,7 @@ def test_an_audit_shows_its_verdict_at_a_prompt():
     assert repr(audit) == f"Audit: {audit.sentence}"
 
 
-@pytest.mark.parametrize("audit", [made(), made(lds=NONE, other=False, size=3), made(**dict.fromkeys(FIGURES, NONE))])
+@pytest.mark.parametrize("audit", [made(), made(lds=NONE, other=False), made(**dict.fromkeys(FIGURES, NONE))])
 def test_an_audit_survives_json(audit):
     text = json.dumps(audit.to_dict(), allow_nan=False)
     again = Audit.from_dict(json.loads(text))
@@ -173,9 +193,9 @@ def test_an_audit_survives_json(audit):
         {"figures": {SAME: dict.fromkeys(FIGURES, figure(math.nan, 0, 1, 1, 1))}},
         {"figures": {SAME: dict.fromkeys(FIGURES, GOOD), OTHER: {}}},
         {"figures": {SAME: dict.fromkeys(FIGURES, GOOD), "third run": dict.fromkeys(FIGURES, GOOD)}},
-        {"size": "large"},
-        {"size": None},
-        {"size": math.nan},
+        {"figures": {SAME: {"rho\x1b[2J": GOOD}}},
+        {"figures": {SAME: {"new": 0.5}}},
+        {"figures": {SAME: {"new": figure(math.inf, 0, 1, 1, 1)}}},
         {"groups": 3},
         {"groups": [1, 2]},
         {"samples": 20},
@@ -190,6 +210,61 @@ def test_an_audit_survives_json(audit):
 def test_what_is_not_an_audit_is_refused(refused, change):
     with refused("not an audit", "ddm audit"):
         Audit.from_dict(made().to_dict() | change)
+
+
+def test_an_audit_of_an_earlier_version_that_has_a_size_and_no_slope_is_read():
+    values = made().to_dict() | {"size": 0.2}
+    for figures in values["figures"].values():
+        del figures["slope"]
+    audit = Audit.from_dict(values)
+    assert list(audit.figures[SAME]) == list(USES)
+    assert audit.sentence == made(slope=NONE).sentence
+    assert "size" not in audit.to_dict()
+
+
+def shown(audit, capsys):
+    """Everything that people get to see of an audit's figures: table, report, notebook and plot."""
+    describe_audit(console(), audit)
+    section = trust(audit)
+    assert len(section["runs"][0]["rows"]) == len(audit.figures[SAME])
+    return {
+        "table": capsys.readouterr().out,
+        "report": str(section["gauges"]),
+        "notebook": audit._repr_html_(),
+        "plot": str([label.get_text() for label in audit.plot().axes[0].get_yticklabels()]),
+    }
+
+
+def test_a_figure_that_this_version_does_not_know_is_kept_and_shown_by_its_name(capsys):
+    values = made().to_dict()
+    for figures in values["figures"].values():
+        figures["later"] = figure(0.42, 0.3, 0.5, None)
+    audit = Audit.from_dict(values)
+    assert audit.to_dict()["figures"] == values["figures"]
+    assert audit.sentence == made().sentence
+    for where, text in shown(audit, capsys).items():
+        assert "later" in text, where
+
+
+def test_a_figure_that_is_added_to_the_registry_appears_everywhere(capsys, monkeypatch):
+    added = Figure(
+        name="added",
+        label="my figure",
+        meaning="what it is good for",
+        effects=lambda effects: effects.margin,
+        score=lambda found, true: 0.3,
+        use="do something new",
+        floor=0.4,
+    )
+    monkeypatch.setitem(FIGURES, "added", added)
+    one = effects(np.random.default_rng(0).normal(size=(5, 4)))
+    audit = replace(made(), figures=compared(one, [one, one]))
+    assert Audit.from_dict(json.loads(json.dumps(audit.to_dict()))).figures[SAME]["added"]["value"] == 0.3
+    assert "do something new (my figure 0.30, another retraining 0.30)" in audit.sentence
+    said = shown(audit, capsys)
+    assert "my figure: what it is good for" in said["table"]
+    for where, text in said.items():
+        assert "my figure" in text, where
 
 
 @pytest.mark.parametrize("values", [None, [], "text", {}, 3])
@@ -254,7 +329,8 @@ def test_an_audit_says_what_its_retrainings_show(audited, digits, tmp_path):
     assert figures["rho"]["value"] == pytest.approx(values(mine, true[0])["rho"])
     assert figures["rho_global"]["ceiling"] == pytest.approx(ceilings(true)["rho_global"])
     assert figures["lds"]["value"] is None
-    assert found.size == pytest.approx(np.abs(mine.margin).mean() / np.abs(true[0].margin).mean(), rel=1e-3)
+    regression = (mine.margin * true[0].margin).sum() / np.square(mine.margin).sum()
+    assert figures["slope"]["value"] == pytest.approx(regression)
     assert len(list(tmp_path.glob("*.safetensors"))) == 12
 
 

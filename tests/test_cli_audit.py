@@ -48,7 +48,7 @@ def test_audit_prints_one_document_and_keeps_it(command, plain):
     assert answer.err == ""
     found = Audit.from_dict(answer.json)
     assert answer.json["sentence"] == found.sentence
-    assert set(found.figures["same run"]) == {"oracle_fraction", "rho", "rho_global", "lds"}
+    assert set(found.figures["same run"]) == {"oracle_fraction", "rho", "rho_global", "lds", "slope"}
     assert (len(found.groups), found.unions, found.orders, found.trainings) == (2, 2, 2, 10)
     assert read_json(Path("run/audit.json")) == sealed(answer.json | {"of": hash_of(Path("run/synset.safetensors"))})
     assert ddm.load("run").audited == found
@@ -63,7 +63,7 @@ def test_audit_tells_people_what_it_found(command, audited):
     said = " ".join(answer.out.split())
     assert answer.code == 0
     assert answer.err == ""
-    for words in ("same run", "other run", "oracle_fraction", "rho_global", "ceiling", "10 retrainings"):
+    for words in ("same run", "other run", "oracle_fraction", "rho_global", "slope", "ceiling", "10 retrainings"):
         assert words in said
     assert f"Audit: {ddm.load(audited).audited.sentence}" in answer.out
 
@@ -97,7 +97,7 @@ def test_the_audit_of_another_synset_is_forgotten(command, audited):
     assert UNAUDITED in ask(command, "trace", "run").out
 
 
-@pytest.mark.parametrize("change", [None, {"figures": {}}, {"size": "large"}], ids=["not JSON", "figures", "size"])
+@pytest.mark.parametrize("change", [None, {"figures": {}}, {"orders": "many"}], ids=["not JSON", "figures", "orders"])
 def test_a_broken_audit_is_a_sentence(command, audited, change):
     shutil.copytree(audited, "run")
     path = Path("run/audit.json")

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from ddm.effects import Effects
-from ddm.fidelity import FIGURES, ceilings, mean_spearman, oracle_fraction, scored, values
+from ddm.fidelity import ceilings, scored, values
+from ddm.figures import FIGURES, mean_spearman, oracle_fraction, slope
 
 
 def normal(*shape, seed=0):
@@ -88,13 +89,27 @@ def test_what_does_not_differ_says_nothing():
     assert math.isnan(mean_spearman(true[:1], true[:1]))
 
 
+# --- slope ---
+
+
+@pytest.mark.parametrize("size", [0.25, 1, 3])
+def test_noise_of_retraining_does_not_change_the_slope(size):
+    truth, noise = normal(2, 200, 50)
+    assert slope(truth / size, truth) == pytest.approx(size)
+    assert slope(truth / size, truth + noise) == pytest.approx(size, rel=0.05)
+
+
+def test_predictions_of_nothing_have_no_slope():
+    assert math.isnan(slope(np.zeros((3, 2)), normal(3, 2)))
+
+
 # --- all figures with intervals ---
 
 
 def test_every_figure_looks_at_its_own_effects():
     true = Effects(np.abs(normal(9, 5)), normal(9, 5, seed=1), normal(9, seed=2), normal(7, 5, seed=3), normal(5))
     found = Effects(true.shift, -true.margin, true.validation, -true.unions, true.base)
-    expected = {"oracle_fraction": 1, "rho": -1, "rho_global": 1, "lds": -1}
+    expected = {"oracle_fraction": 1, "rho": -1, "rho_global": 1, "lds": -1, "slope": -1}
     assert values(found, true) == pytest.approx(expected)
     assert {name: figure.value for name, figure in scored(found, true).items()} == pytest.approx(expected)
     assert set(expected) == set(FIGURES)

@@ -579,7 +579,7 @@ def test_a_manifest_must_name_what_was_trained(run, trained, refused):
 def test_an_audit_with_numbers_too_large_is_refused(finished, run, refused):
     figure = {"value": 10**400, "low": 0, "high": 1, "retrain": None, "ceiling": None}
     figures = {"same run": dict.fromkeys(ddm.fidelity.FIGURES, figure)}
-    audit = ddm.audit.Audit(figures, 1.0, ("0",), 1, 2, (3, 4), 6, 0.1)
+    audit = ddm.audit.Audit(figures, ("0",), 1, 2, (3, 4), 6, 0.1)
     with refused("not an audit"):
         ddm.audit.Audit.from_dict(vars(audit))
 

@@ -47,7 +47,7 @@ def verified(trace):
 def audit():
     figure = {"value": 0.5, "low": 0.25, "high": 0.75, "retrain": 0.625, "ceiling": None}
     names = ("oracle_fraction", "rho", "rho_global", "lds")
-    return Audit({"same run": dict.fromkeys(names, figure)}, 0.9, ("a", "b"), 2, 2, (9, 9), 10, 1.5)
+    return Audit({"same run": dict.fromkeys(names, figure)}, ("a", "b"), 2, 2, (9, 9), 10, 1.5)
 
 
 def renamed(attribution):

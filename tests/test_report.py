@@ -22,7 +22,7 @@ from torch import nn
 import ddm
 from ddm import report, run
 from ddm.audit import OTHER, SAME, Audit
-from ddm.fidelity import FIGURES
+from ddm.figures import FIGURES
 from ddm.report.effects import ends
 from ddm.report.examples import choose
 from ddm.report.groups import apart, flat
@@ -84,7 +84,7 @@ def pixels(uri):
 def audit():
     figure = {"value": 0.5, "low": -0.25, "high": 0.9, "retrain": 0.6, "ceiling": 0.8}
     table = dict.fromkeys(FIGURES, figure)
-    return Audit({SAME: table, OTHER: table}, 1.0, ("0/1", "0/2"), 3, 2, (20, 30), 12, 0.25)
+    return Audit({SAME: table, OTHER: table}, ("0/1", "0/2"), 3, 2, (20, 30), 12, 0.25)
 
 
 def audited(datamodel):

@@ -331,7 +331,7 @@ def test_a_manifest_that_has_changed_is_not_used(run, command, refused):
 
 def test_an_audit_that_has_changed_is_not_believed(run, command):
     values = read_json(run / "audit.json")
-    write_json(run / "audit.json", values | {"size": values["size"] + 1})
+    write_json(run / "audit.json", values | {"unions": values["unions"] + 1})
     refuses(command("trace", run, "--index", 0), "audit.json", "delete it")
     (run / "audit.json").unlink()
     assert command("trace", run, "--index", 0).code == 0

@@ -15,8 +15,9 @@ from ddm.datasets.samples import Samples
 from ddm.effects import Asked, Effects, predicted, retrained
 from ddm.errors import InputError
 from ddm.exact import Exact, group_rows
-from ddm.fidelity import FIGURES, ceilings, scored, values
-from ddm.fields import check_types
+from ddm.fidelity import ceilings, scored, values
+from ddm.fields import check_types, is_names
+from ddm.figures import FIGURES, Figure, label_of
 from ddm.partition import Partition
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 SAME, OTHER = "same run", "other run"
 """Truth from the target's own batch order, and from others."""
 
-_KEYS = ("value", "low", "high", "retrain", "ceiling")
-"""Of each figure."""
+KEYS = ("value", "low", "high", "retrain", "ceiling")
+"""What an audit says of each figure."""
 
 _NOTHING = np.array([], dtype=np.int64)
 
@@ -36,8 +37,8 @@ class Audit:
     """What an audit found.
 
     figures:   by run (same run, other run) and figure: value, low and high (95 % bootstrap), retrain (what another
-               retraining scores), ceiling (what the noise-free effect would score; rank figures only)
-    size:      mean size of the predicted effects over that of the true ones
+               retraining scores), ceiling (what the noise-free effect would score; rank figures only). An audit from
+               a file may lack figures that ``ddm.figures`` has, and may have others.
     groups:    names of the groups that were retrained without
     unions:    random unions of half of the groups that were retrained without
     orders:    batch orders of each
@@ -46,7 +47,6 @@ class Audit:
     """
 
     figures: Mapping[str, Mapping[str, Mapping[str, float | None]]]
-    size: float
     groups: tuple[str, ...]
     unions: int
     orders: int
@@ -85,15 +85,12 @@ class Audit:
     def _repr_html_(self) -> str:
         rows = []
         for name, figure in self.figures[SAME].items():
-            value, low, high, retrain, ceiling = (_shown(figure[key]) for key in _KEYS)
-            rows.append((name, value, f"{low} to {high}", retrain, ceiling))
+            value, low, high, retrain, ceiling = (_shown(figure[key]) for key in KEYS)
+            rows.append((label_of(name), value, f"{low} to {high}", retrain, ceiling))
         return (
             html.paragraph(self.sentence)
             + html.table(("figure", "datamodel", "95 % interval", "another retraining", "ceiling"), rows)
-            + html.paragraph(
-                f"{self.trainings} retrainings of {self.seconds:.1f} s. Predicted effects have {self.size:.2f} "
-                f"of their true size."
-            )
+            + html.paragraph(f"{self.trainings} retrainings of {self.seconds:.1f} s.")
         )
 
     def __str__(self) -> str:
@@ -110,10 +107,12 @@ def _check(audit: Audit) -> None:
     if {type(name) for name in audit.groups} - {str} or not isinstance(tests, int) or not isinstance(validation, int):
         raise ValueError("groups must be names and samples two numbers")
     for run, figures in audit.figures.items():
-        if run not in (SAME, OTHER) or set(figures) != set(FIGURES):
-            raise ValueError(f"'{run}' must be a run with the figures {', '.join(FIGURES)}")
+        if run not in (SAME, OTHER) or not figures:
+            raise ValueError(f"'{run}' must be {SAME} or {OTHER}, with figures")
+        if not is_names(list(figures)) or not all(name.isprintable() for name in figures):
+            raise ValueError("names of figures must be printable")
         for figure in figures.values():
-            numbers = [figure[key] for key in _KEYS]
+            numbers = [figure[key] for key in KEYS]
             if not all(number is None or math.isfinite(number) for number in numbers):
                 raise ValueError("figures must be finite")
     verdict(audit)
@@ -145,7 +144,6 @@ def audit(
     true = [retrained(exact, partition, asked, order) for order in range(orders)]
     return Audit(
         figures=compared(found.of(chosen), true, seed),
-        size=float(np.abs(found.margin[chosen]).mean() / max(np.abs(true[0].margin).mean(), 1e-12)),
         groups=tuple(partition.names[k] for k in chosen),
         unions=len(together),
         orders=orders,
@@ -198,68 +196,78 @@ def stratified(effects: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
 
 def verdict(audit: Audit) -> str:
     """One sentence: what the audited datamodel can be trusted for, and what not."""
-    figures = audit.figures[SAME]
-    judged = {
-        what: _judged(figures[name], share)
-        for what, (name, share) in _USES.items()
-        if figures[name]["value"] is not None
+    measured = {
+        figure: audit.figures[SAME][name]
+        for name, figure in FIGURES.items()
+        if name in audit.figures[SAME] and audit.figures[SAME][name]["value"] is not None
     }
+    judged = {figure: _judged(figure, found) for figure, found in measured.items() if figure.use is not None}
     parts = [] if judged else ["nothing could be measured, so retrain without more groups"]
-    for opening, wanted in _OPENINGS.items():
-        uses = [f"{what} ({_beside(_USES[what][0], figures)})" for what, how in judged.items() if how == wanted]
+    for wanted, opening in _OPENINGS.items():
+        alike = [figure for figure, judgement in judged.items() if judgement == wanted]
+        uses = [f"{figure.use} ({_beside(figure, measured[figure])})" for figure in alike]
         if uses:
             parts.append(f"{opening} {_listed(uses)}")
-    if not 0.5 <= audit.size <= 2:
-        parts.append(f"its effects are {audit.size:.2g} of their true size, so read their order, not their numbers")
+    parts += [_warning(figure, found) for figure, found in measured.items() if _unusual(figure, found)]
     sentence = "; ".join(parts)
     return sentence[:1].upper() + sentence[1:] + "."
 
 
 _OPENINGS = {
-    "trust it to": "yes",
-    "do not trust it to": "no",
-    "more retrainings are needed to say whether it can": "unsure",
-    "two retrainings do not agree with each other here, so fewer and larger groups are needed to": "noise",
+    "yes": "trust it to",
+    "no": "do not trust it to",
+    "poor": "it is as good as another retraining, which is poor here, so fewer and larger groups are needed to",
+    "unsure": "more retrainings are needed to say whether it can",
+    "noise": "two retrainings do not agree with each other here, so fewer and larger groups are needed to",
 }
-"""How a sentence begins for what a datamodel can, cannot, may and nothing could be trusted for."""
+"""How the sentence begins for the uses of each judgement."""
 
 _NOISE = 0.1
-"""Below this another retraining says nothing, and nothing can be asked of a datamodel."""
-
-_USES = {
-    "find the group behind a prediction": ("oracle_fraction", 0.75),
-    "order all groups by their effect on a prediction": ("rho", 0.5),
-    "order groups by their effect on the validation loss": ("rho_global", 0.5),
-    "say what removing many groups at once does": ("lds", 0.5),
-}
-"""What users do, the figure that speaks for it, and the share that is enough of what another retraining scores
-(``oracle_fraction``) or of the ceiling."""
+"""Where another retraining scores less than this, the truth is mostly noise and no datamodel can be judged by it."""
 
 
-def _judged(figure: Mapping[str, float | None], share: float) -> str:
-    """yes if the whole interval lies above chance and the value reaches enough of the reference; no, unsure, noise."""
-    value, low, high = (figure[name] for name in ("value", "low", "high"))
-    reference = figure["ceiling"] if figure["ceiling"] is not None else figure["retrain"]
+def _judged(figure: Figure, found: Mapping[str, float | None]) -> str:
+    """The judgement of a figure.
+
+    yes:    the whole interval lies above chance, and the value reaches the bar
+    poor:   the whole interval lies above chance, and the value is that of another retraining, but both are below the
+            figure's floor
+    noise:  another retraining scores next to nothing
+    no, unsure: the value is below the bar, and the interval excludes the bar or does not
+    """
+    value, low, high, retrain, ceiling = (found[key] for key in KEYS)
     assert value is not None
-    if figure["retrain"] is not None and figure["retrain"] < _NOISE:
+    if retrain is not None and retrain < _NOISE:
         return "noise"
-    enough = share * max(reference or 0.0, 0.0)
-    if figure["retrain"] is not None:
-        enough = min(enough, figure["retrain"])
-    if low is not None and low > 0 and value >= enough:
+    reference = ceiling if ceiling is not None else retrain
+    enough = figure.share * max(reference or 0.0, 0.0)
+    if retrain is not None:
+        enough = min(enough, retrain)
+    bar = max(figure.floor, enough)
+    above_chance = low is not None and low > 0
+    if above_chance and value >= bar:
         return "yes"
-    if low is None or high is None or (value >= enough and value > 0) or high >= max(enough, _NOISE):
-        return "unsure"
-    return "no"
+    if above_chance and value >= enough and retrain is not None and retrain < figure.floor:
+        return "poor"
+    return "unsure" if low is None or high is None or high >= bar else "no"
 
 
-def _beside(name: str, figures: Mapping[str, Mapping[str, float | None]]) -> str:
-    figure = figures[name]
-    text = f"{name} {figure['value']:.2f}"
-    if figure["retrain"] is not None:
-        text += f", another retraining {figure['retrain']:.2f}"
-    if figure["ceiling"] is not None:
-        text += f", ceiling {figure['ceiling']:.2f}"
+def _unusual(figure: Figure, found: Mapping[str, float | None]) -> bool:
+    low, high = figure.usual
+    value = found["value"]
+    return value is not None and not low <= value <= high
+
+
+def _warning(figure: Figure, found: Mapping[str, float | None]) -> str:
+    return figure.warning.format(value=found["value"])
+
+
+def _beside(figure: Figure, found: Mapping[str, float | None]) -> str:
+    text = f"{figure.label} {found['value']:.2f}"
+    if found["retrain"] is not None:
+        text += f", another retraining {found['retrain']:.2f}"
+    if found["ceiling"] is not None:
+        text += f", ceiling {found['ceiling']:.2f}"
     return text
 
 

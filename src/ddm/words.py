@@ -15,6 +15,7 @@ from ddm.attribution import SIGN, Attribution
 from ddm.audit import Audit
 from ddm.diagnosis import Confusion, Diagnosis, Finding
 from ddm.estimate import Estimate
+from ddm.figures import label_of, meaning_of
 from ddm.progress import duration
 from ddm.shares import Shares
 from ddm.trace import Trace
@@ -205,20 +206,20 @@ def describe_audit(out: Console, audit: Audit) -> None:
         table = _table(f"Against retraining, {run}: {RUNS[run]}", ("figure",), headings)
         for name, figure in figures.items():
             table.add_row(
-                name,
+                label_of(name),
                 _number(figure["value"]),
                 f"{_number(figure['low'])} to {_number(figure['high'])}",
                 _number(figure["retrain"]),
                 _number(figure["ceiling"]),
             )
         out.print(table)
-    for name, meaning in MEANINGS.items():
-        out.print(f"{name}: {meaning}")
+    for name in dict.fromkeys(name for figures in audit.figures.values() for name in figures):
+        out.print(f"{label_of(name)}: {meaning_of(name)}")
     out.print("retraining: what another retraining scores. ceiling: what the effect without noise would score.")
     out.print(
         f"{audit.trainings} retrainings of {audit.seconds:.1f} s: without each of {single} groups, without {many} "
         f"unions of half of the groups, and with all, in {audit.orders} batch orders; {audit.samples[0]} test and "
-        f"{audit.samples[1]} validation samples. Predicted effects have {audit.size:.2f} of their true size."
+        f"{audit.samples[1]} validation samples."
     )
     out.print(trust(audit))
 
@@ -236,13 +237,6 @@ def trusted(sentence: str | None) -> str:
 
 
 RUNS = {"same run": "the target's batch order", "other run": "other batch orders"}
-
-MEANINGS = {
-    "oracle_fraction": "finding the group that matters most (1 always, 0 as by chance)",
-    "rho": "order of groups by their effect on a prediction (1 the same, 0 unrelated)",
-    "rho_global": "order of groups by their effect on the validation loss",
-    "lds": "order of unions of groups by their effect on a prediction",
-}
 
 
 def describe_verification(out: Console, found: Verification) -> None:

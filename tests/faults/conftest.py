@@ -98,7 +98,7 @@ def tiny_run(tiny, tmp_path_factory) -> Path:
     figures = {
         name: {"value": 0.5, "low": 0.1, "high": 0.9, "retrain": 0.8, "ceiling": None} for name in ddm.fidelity.FIGURES
     }
-    store.save_audit(Audit({"same run": figures}, 1.0, ("0", "1"), 2, 2, (3, 4), 6, 0.1), run)
+    store.save_audit(Audit({"same run": figures}, ("0", "1"), 2, 2, (3, 4), 6, 0.1), run)
     return run
 
 

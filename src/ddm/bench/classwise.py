@@ -16,7 +16,7 @@ from ddm.bench.setup import preset
 from ddm.datasets.samples import Samples
 from ddm.effects import shift
 from ddm.exact import group_rows
-from ddm.fidelity import mean_spearman
+from ddm.figures import mean_spearman
 from ddm.recipe import Recipe
 
 if TYPE_CHECKING:

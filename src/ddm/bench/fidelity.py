@@ -13,7 +13,8 @@ from ddm.bench.problem import Problem
 from ddm.bench.report import Report, Row
 from ddm.effects import Effects
 from ddm.exact import group_rows
-from ddm.fidelity import FIGURES, ceilings
+from ddm.fidelity import ceilings
+from ddm.figures import FIGURES
 
 METHODS = [name for name in TITLES if name not in ("ddm-sequence", "retrain")]
 
@@ -29,9 +30,8 @@ def run(problem: Problem) -> Report:
         rows,
         COLUMNS,
         notes=[
-            "oracle_fraction: 1 always finds the group that moves a prediction most, 0 is chance. rho, rho_global, "
-            "lds: rank correlations over groups for each test sample, over groups for the validation loss, over "
-            "unions of groups for each test sample.",
+            MEANINGS,
+            "slope means something only for methods whose scores are effects.",
             "*same run* scores against retraining with the target's batch order, *other run* against other orders.",
             "Scores of other tools are summed over groups and, for unions, over the groups of a union.",
             *reasons(rows),
@@ -42,17 +42,16 @@ def run(problem: Problem) -> Report:
 
 COLUMNS = {
     "title": "method",
-    "oracle_fraction": "oracle_fraction",
-    "rho": "rho",
-    "rho_global": "rho_global",
-    "lds": "lds",
-    "other_oracle_fraction": "oracle_fraction, other run",
-    "other_rho": "rho, other run",
+    **{name: figure.label for name, figure in FIGURES.items()},
+    **{f"other_{name}": f"{FIGURES[name].label}, other run" for name in ("oracle_fraction", "rho")},
     "seconds": "seconds",
     "trainings": "in trainings",
     "query_ms": "ms a question",
     "bytes": "bytes",
 }
+
+MEANINGS = "; ".join(f"{figure.label}: {figure.meaning}" for figure in FIGURES.values()) + "."
+"""What the figures mean, for the notes below a table."""
 
 
 def row(problem: Problem, name: str, outcome: Outcome) -> Row:

@@ -10,7 +10,7 @@ from ddm.bench import fidelity
 from ddm.bench.methods import settings_of
 from ddm.bench.problem import Problem
 from ddm.bench.report import Report, Row
-from ddm.fidelity import oracle_fraction
+from ddm.figures import oracle_fraction
 
 
 def run(problem: Problem) -> Report:

@@ -138,9 +138,7 @@ def run(problem: Problem) -> Report:
         notes=[
             "Each row changes one thing of those above it; rows with … are side steps from the row before that has "
             "none.",
-            "oracle_fraction: 1 always finds the group that moves a prediction most, 0 is chance. rho, rho_global, "
-            "lds: rank correlations over groups for each test sample, over groups for the validation loss, over "
-            "unions of groups for each test sample.",
+            fidelity.MEANINGS,
             "*same run* scores against retraining with the target's batch order, *other run* against other orders.",
         ],
         reference=fidelity.reference(problem),

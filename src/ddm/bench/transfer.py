@@ -26,7 +26,7 @@ from ddm.bench.report import Report, Row
 from ddm.datamodel import DistilledDatamodel
 from ddm.datasets.samples import Samples
 from ddm.exact import Exact, group_rows
-from ddm.fidelity import mean_spearman
+from ddm.figures import mean_spearman
 from ddm.files import read_table, read_tensors, write_json, write_tensors
 from ddm.matching import distil
 from ddm.objectives import Objective, distillation

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddm.figures import label_of
 from ddm.plots.colours import LOWERS, RAISES
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def audit(found: Audit) -> Figure:
     figure = Picture(figsize=(7, 1.2 + 0.5 * len(names)), layout="constrained")
     axes = figure.add_subplot()
     for row, name in enumerate(names):
-        value, low, high, retrain, ceiling = (figures[name][key] for key in _AUDITED)
+        value, low, high, retrain, ceiling = (figures[name][key] for key in _KEYS)
         assert value is not None
         spread = [[value - (value if low is None else low)], [(value if high is None else high) - value]]
         axes.errorbar(value, row, xerr=np.maximum(spread, 0), fmt="o", color=RAISES, capsize=3)
@@ -34,11 +35,15 @@ def audit(found: Audit) -> Figure:
     axes.plot([], [], "D", color=LOWERS, label="another retraining")
     axes.plot([], [], "|", color=LOWERS, markersize=12, label="noise ceiling")
     axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), [label_of(name) for name in names])
+    axes.set_xlim(max(axes.get_xlim()[0], _FURTHEST[0]), min(axes.get_xlim()[1], _FURTHEST[1]))
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlabel("agreement with retraining: 0 is chance, 1 is perfect")
     figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     return figure
 
 
-_AUDITED = ("value", "low", "high", "retrain", "ceiling")
+_KEYS = ("value", "low", "high", "retrain", "ceiling")
+
+_FURTHEST = (-1.1, 2.1)
+"""A slope has no bounds: what lies further out is cut off, so that the other figures stay readable."""

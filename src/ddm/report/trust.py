@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ddm.audit import SAME, Audit
-from ddm.words import MEANINGS, RUNS
+from ddm.audit import KEYS, SAME, Audit
+from ddm.figures import label_of, meaning_of
+from ddm.words import RUNS
 
 
 def trust(audit: Audit | None) -> dict[str, Any] | None:
-    """The audit's sentence, a gauge a figure, and all figures as a table; None without an audit."""
+    """The audit's sentence, a gauge for each figure, and all figures as a table; None without an audit."""
     if audit is None:
         return None
-    low = _lowest(audit.figures[SAME])
+    track = _track(audit.figures[SAME])
     return {
         "sentence": audit.sentence,
         "gauges": [
-            _gauge(name, figure, low) for name, figure in audit.figures[SAME].items() if figure["value"] is not None
+            _gauge(name, figure, track) for name, figure in audit.figures[SAME].items() if figure["value"] is not None
         ],
-        "chance": _place(0.0, low),
+        "chance": _place(0.0, track),
+        "perfect": _place(1.0, track),
         "runs": [
             {
                 "title": f"{run}: {RUNS[run]}",
-                "rows": [[name, *(_number(figure[key]) for key in _KEYS)] for name, figure in figures.items()],
+                "rows": [[label_of(name), *(_number(figure[key]) for key in KEYS)] for name, figure in figures.items()],
             }
             for run, figures in audit.figures.items()
         ],
@@ -33,31 +35,28 @@ def trust(audit: Audit | None) -> dict[str, Any] | None:
         "unions": audit.unions,
         "orders": audit.orders,
         "samples": audit.samples,
-        "size": f"{audit.size:.2f}",
     }
 
 
-_KEYS = ("value", "low", "high", "retrain", "ceiling")
-
-
-def _gauge(name: str, figure: Mapping[str, float | None], low: float) -> dict[str, Any]:
+def _gauge(name: str, figure: Mapping[str, float | None], track: tuple[float, float]) -> dict[str, Any]:
     """Places on the track, in percent of its length, and the numbers."""
     return {
-        "name": name,
-        "meaning": MEANINGS[name],
-        "numbers": {key: _number(figure[key]) for key in _KEYS},
-        "places": {key: _place(value, low) for key in _KEYS if (value := figure[key]) is not None},
+        "name": label_of(name),
+        "meaning": meaning_of(name),
+        "numbers": {key: _number(figure[key]) for key in KEYS},
+        "places": {key: _place(value, track) for key in KEYS if (value := figure[key]) is not None},
     }
 
 
-def _lowest(figures: Mapping[str, Mapping[str, float | None]]) -> float:
-    """Where the tracks begin: at chance, or as far below it as a figure goes."""
-    values = [value for figure in figures.values() for value in figure.values() if value is not None]
-    return max(-1.0, min([0.0, *values]))
+def _track(figures: Mapping[str, Mapping[str, float | None]]) -> tuple[float, float]:
+    """Both ends of all tracks: chance (0) and perfect (1), or as far beyond as a figure goes, from −1 to 2 at most."""
+    values = [value for figure in figures.values() for key in KEYS if (value := figure[key]) is not None]
+    return max(-1.0, min([0.0, *values])), min(2.0, max([1.0, *values]))
 
 
-def _place(value: float, low: float) -> float:
-    return round(100 * min(max((value - low) / (1 - low), 0.0), 1.0), 2)
+def _place(value: float, track: tuple[float, float]) -> float:
+    low, high = track
+    return round(100 * min(max((value - low) / (high - low), 0.0), 1.0), 2)
 
 
 def _number(value: float | None) -> str:
