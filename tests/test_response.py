@@ -150,6 +150,26 @@ def test_encoding_errors_shrink_with_the_bank_and_are_measured_on_unseen_inputs(
     assert errors[1] < errors[0] / 2
 
 
+@pytest.mark.parametrize("count", [2, 20, 300])
+def test_the_encoding_is_checked_on_inputs_that_it_was_not_fitted_to(target, digits, monkeypatch, count):
+    encoder = Encoder(target, digits.train[:count], replace(QUICK, bank=4))
+    seen = []
+    batch = Samples.batch
+
+    def watched(samples, rows):
+        seen.extend(rows.tolist())
+        return batch(samples, rows)
+
+    monkeypatch.setattr(Samples, "batch", watched)
+    rows = sum(len(part) for part in encoder.metric.made())
+    assert rows == len(seen) == encoder.metric.count
+    fitted, checked = set(seen[: encoder.references]), set(seen[encoder.references :])
+    assert checked
+    assert fitted
+    assert not fitted & checked
+    assert fitted | checked == set(range(count))
+
+
 def test_a_bank_made_in_slices_of_the_parameters_encodes_as_one_that_fits_the_memory(target, digits, partition):
     work = ResponseWork(target, digits.train, QUICK)
     found = work.responses_of(partition, None, everything(partition))

@@ -34,6 +34,9 @@ these bounds, the lower one less for networks of more than _LARGE parameters; an
 checkpoint."""
 
 
+_FEWEST_APART = 128
+"""Samples that are held out where there are fewer samples than rows; less if these are more than a fifth."""
+
 _MOST_SLICES = 64
 """So often rows are made again at most, whatever the memory."""
 
@@ -45,6 +48,8 @@ class Curvature:
     damping:     λ, or one for each parameter ``(P,)``
     rows:        M, spread evenly over checkpoints; None chooses
     memory:      GiB that rows may take
+    held_out:    the last so many rows of each checkpoint are of samples that its other rows are not of, which needs at
+                 least 2 samples
     """
 
     def __init__(
@@ -57,8 +62,10 @@ class Curvature:
         rows: int | None = None,
         memory: float = 2.0,
         seed: int = 0,
+        held_out: int = 0,
     ) -> None:
         self.target, self.samples, self.seed, self.memory = target, samples, seed, memory
+        self.held_out = held_out
         self.checkpoints, self.weights = list(checkpoints), weights
         size = target.flat.size
         self.damping = torch.as_tensor(damping).to(target.theta).expand(size)
@@ -98,6 +105,8 @@ class Curvature:
         generator = torch.Generator().manual_seed(self.seed)
         for t, weight in zip(self.checkpoints, self.weights, strict=True):
             chosen = _cycled(len(self.samples), self.each, generator)
+            if self.held_out and len(self.samples) < self.each:
+                chosen = _apart(chosen[: len(self.samples)], self.each - self.held_out, self.held_out)
             theta, fixed = self.target.at(t)
             for part in chosen.split(max(1, min(_BATCH, NUMBERS // self.target.flat.size))):
                 x, y = (tensor.to(self.target.device) for tensor in self.samples.batch(part))
@@ -237,6 +246,18 @@ def _cycled(count: int, wanted: int, generator: torch.Generator) -> Tensor:
     """``wanted`` positions below ``count``, each used once before any is used again."""
     rounds = -(-wanted // count)
     return torch.cat([torch.randperm(count, generator=generator) for _ in range(rounds)])[:wanted]
+
+
+def _apart(order: Tensor, first: int, last: int) -> Tensor:
+    """``first`` of the positions in ``order (n,)`` and then ``last`` others, both repeated where there are too few.
+
+    The others are those of ``order`` that are left after the first, but at least a fifth of all or _FEWEST_APART.
+    """
+    if len(order) < 2:
+        return order.repeat(first + last)
+    kept = max(len(order) - first, min(len(order) // 5, _FEWEST_APART), 1)
+    parts = (order[:-kept], first), (order[-kept:], last)
+    return torch.cat([part.repeat(-(-count // len(part)))[:count] for part, count in parts])
 
 
 def gathered(parts: Iterator[Tensor], least: int = 2048) -> Iterator[Tensor]:

@@ -63,8 +63,18 @@ class Encoder:
         self.target, self.samples, self.settings = target, samples, settings
         last = [len(target.trajectory) - 1]
         self.references = shrunk(_REFERENCES, target.flat.size)
-        rows = self.references + shrunk(_CHECKS, target.flat.size)
-        self.metric = Curvature(target, samples, last, torch.ones(1), 1.0, rows, settings.memory / 4, settings.seed + 1)
+        checks = shrunk(_CHECKS, target.flat.size)
+        self.metric = Curvature(
+            target,
+            samples,
+            last,
+            torch.ones(1),
+            1.0,
+            self.references + checks,
+            settings.memory / 4,
+            settings.seed + 1,
+            held_out=checks,
+        )
         self.classes = target.outputs(samples.batch([0])[0]).shape[1]
         self._bank: _Bank | None = None
         self._check_memory()
