@@ -389,6 +389,25 @@ def test_fit_refuses_a_place_that_cannot_be_written(command, out):
     assert os.listdir() == ["file"]
 
 
+@pytest.mark.parametrize(
+    "words", [FIT, ("demo",), ("bench", "fidelity", "--scale", "tiny")], ids=lambda words: words[0]
+)
+def test_a_folder_of_the_users_own_files_is_not_written_to(command, words):
+    Path("mine/parts").mkdir(parents=True)
+    Path("mine/summary.json").write_text("mine")
+    refuses(command(*words, "--out", "mine"), "mine", "parts", "empty folder")
+    assert sorted(os.listdir("mine")) == ["parts", "summary.json"]
+    assert Path("mine/summary.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "words", ["fit", "demo", "bench fidelity", "report {run}", "unlearn {run} --remove 0"], ids=lambda words: words
+)
+def test_an_output_without_a_name_is_refused(command, run, words):
+    refuses(command(*words.format(run=run).split(), "--out", ""), "empty")
+    assert os.listdir() == []
+
+
 def test_fit_refuses_the_folder_of_another_run(command, run):
     files = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     refuses(command("fit", "digits", "--limit", 50, "--out", run), "limit", "60", "50", "--out")

@@ -185,6 +185,14 @@ def test_a_run_killed_while_it_writes_a_file_goes_on_to_the_same_bytes(
     assert contents(tmp_path / "out").keys() == contents(finished).keys()
 
 
+def test_a_fit_killed_in_its_first_write_goes_on_in_its_folder(config, finished, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    (out / ".ddm-abandoned").mkdir(parents=True)
+    (out / ".ddm-abandoned" / "file").write_text("{")
+    fit(config, out)
+    assert results(out) == results(finished)
+
+
 def test_a_run_killed_again_and_again_still_gets_there(config, finished, tmp_path, monkeypatch):
     for owner, name, survived in (
         (ddm.training.augmentation, "augment", 4),

@@ -365,6 +365,44 @@ def test_a_save_killed_at_any_file_leaves_the_old_run_or_the_new_one_or_none(
     assert survived >= 4
 
 
+@pytest.mark.parametrize("mine", ["trajectory/mine.txt", "parts/mine.txt", "summary.json", "notes.txt", ".hidden"])
+def test_a_folder_with_files_of_somebody_else_is_left_as_it_is(datamodel, tmp_path, mine, refused):
+    (tmp_path / mine).parent.mkdir(exist_ok=True)
+    (tmp_path / mine).write_text("mine")
+    with refused(str(tmp_path), "not a run", "empty folder"):
+        datamodel.save(tmp_path)
+    assert contents(tmp_path) == {Path(mine): b"mine"}
+
+
+def test_a_manifest_of_something_else_does_not_make_a_folder_a_run(datamodel, tmp_path, refused):
+    (tmp_path / "manifest.json").write_text('{"name": "a web page", "icons": []}')
+    (tmp_path / "parts").mkdir()
+    before = contents(tmp_path)
+    with refused("manifest.json"):
+        datamodel.save(tmp_path)
+    assert contents(tmp_path) == before
+    assert (tmp_path / "parts").is_dir()
+
+
+def test_a_folder_without_a_name_is_refused(datamodel, tmp_path, monkeypatch, refused):
+    monkeypatch.chdir(tmp_path)
+    with refused("empty"):
+        datamodel.save("")
+    assert os.listdir() == []
+
+
+def test_a_datamodel_can_be_saved_beside_the_trajectory_of_its_training(digits, tmp_path):
+    data, network = digits.train[:60], own()
+    target = ddm.train(network, data, Recipe(epochs=2, batch_size=20), directory=tmp_path / "trajectory")
+    made = DistilledDatamodel.fit(target, data, partition="class", curvature=64, bank=8, directory=tmp_path / "parts")
+    made.save(tmp_path)
+    assert same_parameters(ddm.load(tmp_path, own()), made)
+
+
+def same_parameters(one, other):
+    return torch.equal(one.target.theta, other.target.theta)
+
+
 def test_a_place_that_cannot_be_written_is_refused(datamodel, tmp_path, refused):
     (tmp_path / "file").touch()
     for place in (tmp_path / "file", tmp_path / "file" / "run", Path("/proc/nowhere")):

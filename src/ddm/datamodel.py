@@ -25,6 +25,7 @@ from ddm.diagnosis import Diagnosis
 from ddm.engine import Engine
 from ddm.errors import InputError
 from ddm.exact import NO_ROWS, Exact, Retrain, group_rows
+from ddm.files import named
 from ddm.matching import Settings, changed, distil
 from ddm.matching import private as made_private
 from ddm.matching.response import Responses
@@ -355,10 +356,13 @@ class DistilledDatamodel:
             )
 
     def save(self, path: Path | str) -> None:
-        """Write a run directory that ``ddm.load`` and the command line read."""
+        """Write a run directory that ``ddm.load`` and the command line read.
+
+        path: a new or empty folder, or a run of the same data and network, which is replaced
+        """
         from ddm import store
 
-        store.save(self, Path(path))
+        store.save(self, named(path))
 
     def _attribute(
         self,

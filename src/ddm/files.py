@@ -12,7 +12,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,26 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for each in reversed(missing):
         _sync(each.parent)
+
+
+def named(path: str | os.PathLike[str]) -> Path:
+    """``path`` as a ``Path``; an empty text, which would mean the current folder, is refused."""
+    if not os.fspath(path):
+        raise InputError("the name of the output is empty: give the name of a file or folder.")
+    return Path(path)
+
+
+def check_empty(folder: Path, kind: str, allowed: Collection[str] = ()) -> None:
+    """Refuse a folder that holds files of somebody else, before ddm deletes or overwrites some of them.
+
+    kind:    what the folder should be, in messages
+    allowed: names that may be there; what killed writes of ddm leave may always be
+    """
+    if not folder.is_dir():
+        return
+    for name in sorted(os.listdir(folder)):
+        if name not in allowed and not name.startswith(_TEMPORARY):
+            raise InputError(f"'{folder}' is not {kind} and already holds '{name}': choose a new or an empty folder.")
 
 
 def no_room(error: BaseException) -> bool:

@@ -106,6 +106,7 @@ def fit(config: Config, out: Path, engine: Engine = None) -> tuple[DistilledData
     data = load_data(config)
     network = networks.build(config.model, data.train.shape, len(data.classes), **config.options)
     own = read_groups(config, data)
+    store.check_free(out)
     if not out.is_dir():
         store.writable(out)
     with working_in(out):

@@ -23,7 +23,7 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from ddm.datasets.samples import Samples
 from ddm.errors import InputError
 from ddm.fields import is_names
 from ddm.files import (
+    check_empty,
     hash_of,
     is_sealed,
     leads_out,
@@ -83,10 +84,13 @@ def save(datamodel: DistilledDatamodel, run: Path) -> None:
     """Write a complete run."""
     target = datamodel.target
     check_links(run)
+    kept = target.trajectory.directory
+    in_place = kept is not None and kept.resolve() == (run / TRAJECTORY).resolve()
+    check_free(run, (TRAJECTORY, PARTS) if in_place else ())
     if (run / MANIFEST).exists():
         check_same(run, datamodel)
     begin(run, datamodel.config or _config(datamodel))
-    if target.trajectory.directory is None or target.trajectory.directory.resolve() != (run / TRAJECTORY).resolve():
+    if not in_place:
         shutil.rmtree(run / TRAJECTORY, ignore_errors=True)
         target.trajectory.save(run / TRAJECTORY)
     save_partition(datamodel.partition, run / PARTITION, datamodel.data)
@@ -101,8 +105,22 @@ def save(datamodel: DistilledDatamodel, run: Path) -> None:
     shutil.rmtree(run / PARTS, ignore_errors=True)
 
 
+def check_free(run: Path, allowed: Collection[str] = ()) -> None:
+    """Refuse a folder that holds anything but a run: saving there would delete or overwrite some of it.
+
+    ``begin`` writes the manifest first, so that the folder of a killed fit counts as a run.
+    """
+    if (run / MANIFEST).is_file():
+        read_facts(run)
+    else:
+        check_empty(run, "a run", allowed)
+
+
 def begin(run: Path, config: dict[str, Any]) -> None:
-    """Say what a run is going to hold; until its manifest is written again it is not complete."""
+    """Say what a run is going to hold; until its manifest is written again it is not complete.
+
+    The manifest comes first: ``check_free`` knows a half-made run by it.
+    """
     check_links(run)
     writable(run)
     write_json(run / MANIFEST, {"format": FORMAT, "complete": False})

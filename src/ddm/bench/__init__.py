@@ -29,7 +29,7 @@ from ddm.bench.report import Report
 from ddm.bench.setup import Setup, preset
 from ddm.engine import Engine
 from ddm.errors import InputError
-from ddm.files import working_in
+from ddm.files import check_empty, read_table, working_in
 from ddm.store import writable
 
 __all__ = ["BENCHES", "Setup", "preset", "run"]
@@ -54,6 +54,9 @@ BENCHES: dict[str, Callable[[Problem], Report]] = {
 }
 """Each makes a report of a problem."""
 
+WORK = "work"
+"""The folder beside the results that keeps trained models."""
+
 
 def run(name: str, setup: Setup, out: Path, command: str = "", engine: Engine = None) -> dict[str, Any]:
     """Run a benchmark, write its files into ``out`` and return what its JSON holds; one that was killed goes on.
@@ -62,8 +65,21 @@ def run(name: str, setup: Setup, out: Path, command: str = "", engine: Engine = 
     """
     if name not in BENCHES:
         raise InputError(f"there is no benchmark '{name}': use one of {', '.join(BENCHES)}.")
+    _check_free(out)
     writable(out)
     started = time.perf_counter()
     with working_in(out):
-        report = BENCHES[name](Problem(setup, out / "work", engine))
+        report = BENCHES[name](Problem(setup, out / WORK, engine))
         return report.write(out, setup, command, time.perf_counter() - started)
+
+
+def _check_free(out: Path) -> None:
+    """Refuse a folder that holds no results of benchmarks but other files: some could be overwritten."""
+    if any(_is_result(out / f"{name}.json", name) for name in BENCHES):
+        return
+    killed = (WORK, *(f"{name}.{kind}" for name in BENCHES for kind in ("md", "png")))  # the JSON is written last
+    check_empty(out, "a folder of benchmarks", killed if (out / WORK).is_dir() else ())
+
+
+def _is_result(path: Path, name: str) -> bool:
+    return path.is_file() and read_table(path).get("bench") == name

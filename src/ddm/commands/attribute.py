@@ -19,6 +19,7 @@ from ddm.commands.options import (
     Split,
     audited_part,
     open_question,
+    output_path,
     print_json,
 )
 
@@ -42,8 +43,12 @@ def attribute(
         typer.Option("--fast", help="Use one Jacobian instead of one model per group: the same for small effects."),
     ] = False,
     top: Annotated[int, typer.Option(min=1, help="Groups to show.")] = 10,
-    plot: Annotated[Path | None, typer.Option(help="Write the picture here (png, svg, pdf).")] = None,
-    save: Annotated[Path | None, typer.Option(help="Write all effects here (json or csv).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(parser=output_path, metavar="PATH", help="Write the picture here (png, svg, pdf).")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(parser=output_path, metavar="PATH", help="Write all effects here (json or csv).")
+    ] = None,
     data: DataName = None,
     root: Root = None,
     seed: Seed = 0,

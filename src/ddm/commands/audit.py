@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ddm.commands.options import AsJson, DataName, Device, EngineName, Root, Run, Seed, print_json
+from ddm.commands.options import AsJson, DataName, Device, EngineName, Root, Run, Seed, output_path, print_json
 
 
 def audit(
@@ -18,7 +18,9 @@ def audit(
         int | None,
         typer.Option(min=0, help="Random halves of the groups to retrain without; default as many as --retrain."),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Write the picture here (png, svg, pdf).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(parser=output_path, metavar="PATH", help="Write the picture here (png, svg, pdf).")
+    ] = None,
     data: DataName = None,
     root: Root = None,
     seed: Seed = 0,

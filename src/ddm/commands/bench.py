@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ddm.commands.options import AsJson, EngineName, Root, Seed, chosen, print_json, typed
+from ddm.commands.options import AsJson, EngineName, Root, Seed, chosen, output_path, print_json, typed
 
 
 def bench(
@@ -26,7 +26,10 @@ def bench(
     scale: Annotated[
         str, typer.Option(help="quick (under 30 minutes on 2 cores), paper (its full settings) or tiny.")
     ] = "quick",
-    out: Annotated[Path | None, typer.Option(help="Folder of the results; default benchmarks/DATA.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=output_path, metavar="PATH", help="Folder of the results; default benchmarks/DATA."),
+    ] = None,
     seed: Seed = 0,
     engine: EngineName = None,
     as_json: AsJson = False,

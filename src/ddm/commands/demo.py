@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
-from ddm.commands.options import AsJson, Device, Seed, print_json, with_seed
+from ddm.commands.options import AsJson, Device, Seed, output_path, print_json, with_seed
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(parser=output_path, metavar="PATH", help="Folder of the run.")] = Path(
+        "runs/demo"
+    ),
     seed: Seed = 0,
     device: Device = "cpu",
     as_json: AsJson = False,

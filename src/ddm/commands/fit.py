@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddm.commands.options import AsJson, Device, EngineName, Root, Seed, audited_part, chosen, print_json, with_seed
+from ddm.commands.options import (
+    AsJson,
+    Device,
+    EngineName,
+    Root,
+    Seed,
+    audited_part,
+    chosen,
+    output_path,
+    print_json,
+    with_seed,
+)
 from ddm.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,7 +47,9 @@ def fit(
     data: Annotated[
         str, typer.Argument(help="digits, mnist, cifar10, …, folder:PATH, npz:PATH or hf:NAME.")
     ] = "digits",
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; default runs/DATA.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=output_path, metavar="PATH", help="Folder of the run; default runs/DATA.")
+    ] = None,
     root: Root = None,
     limit: Annotated[int | None, typer.Option(help="At most this many samples in each split.")] = None,
     size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,

@@ -32,6 +32,13 @@ Index = Annotated[list[int] | None, typer.Option(help="Number of a sample in the
 ObjectiveName = Annotated[str, typer.Option(help="What is measured: prediction, correctness, accuracy, f1 …")]
 
 
+def output_path(text: str) -> Path:
+    """The path that an option names; an empty text, which would mean the current folder, is refused."""
+    from ddm.files import named
+
+    return named(text)
+
+
 def chosen(**options: Any) -> dict[str, Any]:
     """Those options that were given."""
     return {name: value for name, value in options.items() if value is not None}

@@ -7,12 +7,25 @@ from typing import Annotated, Any
 
 import typer
 
-from ddm.commands.options import AsJson, DataName, Device, Root, Run, Split, audited_part, print_json, typed
+from ddm.commands.options import (
+    AsJson,
+    DataName,
+    Device,
+    Root,
+    Run,
+    Split,
+    audited_part,
+    output_path,
+    print_json,
+    typed,
+)
 
 
 def report(
     run: Run,
-    out: Annotated[Path | None, typer.Option(help="File of the page; default RUN/report.html.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=output_path, metavar="PATH", help="File of the page; default RUN/report.html.")
+    ] = None,
     split: Split = "test",
     images: Annotated[
         bool,

@@ -19,6 +19,7 @@ from ddm.commands.options import (
     Split,
     audited_part,
     open_question,
+    output_path,
     print_json,
 )
 
@@ -36,7 +37,9 @@ def trace(
         typer.Option(min=0, help="Check this many of the best candidates by retraining (one more with all groups)."),
     ] = 0,
     samples: Annotated[int, typer.Option(min=0, help="Show this many training samples of the group found.")] = 0,
-    plot: Annotated[Path | None, typer.Option(help="Write the picture of these samples here.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(parser=output_path, metavar="PATH", help="Write the picture of these samples here.")
+    ] = None,
     data: DataName = None,
     root: Root = None,
     device: Device = "cpu",

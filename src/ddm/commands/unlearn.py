@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ddm.commands.options import AsJson, DataName, Device, Root, Run, audited_part, print_json
+from ddm.commands.options import AsJson, DataName, Device, Root, Run, audited_part, output_path, print_json
 
 
 def unlearn(
@@ -15,7 +15,9 @@ def unlearn(
     remove: Annotated[
         list[str], typer.Option(help="Group to remove, by name or number; repeat it.", show_default=False)
     ],
-    out: Annotated[Path, typer.Option(help="File of the model.")] = Path("counterfactual.safetensors"),
+    out: Annotated[Path, typer.Option(parser=output_path, metavar="PATH", help="File of the model.")] = Path(
+        "counterfactual.safetensors"
+    ),
     data: DataName = None,
     root: Root = None,
     device: Device = "cpu",
