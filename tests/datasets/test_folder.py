@@ -175,3 +175,26 @@ def test_an_image_that_links_to_itself_is_refused(tmp_path):
     (tmp_path / "cat" / "9.png").symlink_to(tmp_path / "cat" / "9.png")
     with refused(str(tmp_path / "cat" / "9.png"), "link"):
         load(f"folder:{tmp_path}")
+
+
+def test_a_limit_opens_only_the_images_it_keeps(tmp_path):
+    write_classes(tmp_path, 20)
+    kept = load(f"folder:{tmp_path}", limit=4)
+    chosen = {int(row) for split in (kept.train, kept.validation, kept.test) for row in split.origin}
+    for row, path in enumerate(sorted(tmp_path.glob("*/*"), key=lambda path: (path.parent, path.name))):
+        if row not in chosen:
+            path.write_text("not an image")
+    again = load(f"folder:{tmp_path}", limit=4)
+    assert again.train.fingerprint() == kept.train.fingerprint()
+    assert torch.equal(again.test.raw, kept.test.raw)
+    with refused("cannot be read"):
+        load(f"folder:{tmp_path}")
+
+
+def test_a_broken_image_among_those_that_a_limit_keeps_is_named(tmp_path):
+    write_classes(tmp_path, 20)
+    files = sorted(tmp_path.glob("*/*"), key=lambda path: (path.parent, path.name))
+    broken = files[int(load(f"folder:{tmp_path}", limit=4).test.origin[-1])]
+    broken.write_text("not an image")
+    with refused(str(broken)):
+        load(f"folder:{tmp_path}", limit=4)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -34,18 +35,17 @@ def read(path: str, size: int | None) -> Published:
             f"'{top}/<class>/'."
         )
     files = {split: _labelled(place, classes, top.resolve()) for split, place in places.items()}
-    form = survey([(split, [file for file, _ in pairs]) for split, pairs in files.items()], size)
     return Published(
         **{
             split: Images(
                 [file for file, _ in pairs],
                 torch.tensor([label for _, label in pairs], dtype=torch.int64),
                 classes,
-                form,
                 f"folder:{path} {split}",
             )
             for split, pairs in files.items()
-        }
+        },
+        survey=partial(survey, size=size),
     )
 
 

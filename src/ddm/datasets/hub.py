@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -34,9 +35,9 @@ def read(path: str, size: int | None) -> Published:
     names = getattr(features[label], "names", None)
     classes, labels = number({split: table[label][:] for split, table in tables.items()}, names, what)
     sources = {split: _Column.of(table, image, what) for split, table in tables.items()}
-    form = survey([(f"{what} {split}", column) for split, column in sources.items()], size)
     return Published(
-        **{split: Images(column, labels[split], classes, form, f"{what} {split}") for split, column in sources.items()}
+        **{split: Images(column, labels[split], classes, f"{what} {split}") for split, column in sources.items()},
+        survey=partial(survey, size=size),
     )
 
 

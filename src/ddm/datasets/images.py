@@ -1,6 +1,6 @@
 """Encoded images (PNG, JPEG, …), decoded when their rows are asked for.
 
-So a limit of 1,000 on a folder of 100,000 images decodes 1,000. Headers are cheap: ``survey`` reads them all.
+So a limit of 1,000 on a folder of 100,000 images opens 1,000: ``survey`` reads their headers before any is decoded.
 """
 
 from __future__ import annotations
@@ -53,13 +53,20 @@ class Images:
 
     labels: ``(n,)`` int64, positions in ``classes``
     what:   the split's name in messages
+    given:  the form, once it is known
     """
 
     sources: Sources
     labels: Tensor
     classes: Sequence[str]
-    form: Form
     what: str
+    given: Form | None = None
+
+    @property
+    def form(self) -> Form:
+        """What every image becomes; ``survey`` finds it from the images that are read."""
+        assert self.given is not None, "survey first"
+        return self.given
 
     def __getitem__(self, rows: np.ndarray, /) -> Samples:
         """Decoded samples of these rows ``(m,)``."""
@@ -77,19 +84,22 @@ class Images:
         return PER_SAMPLE + self.form.channels * self.form.height * self.form.width
 
 
-def survey(splits: Sequence[tuple[str, Sources]], size: int | None) -> Form:
-    """The form of all images of a dataset: grey if each is, of their one size if ``size`` gives no other."""
-    what, sources = splits[0]
-    with _opened(sources, 0, what) as (first, _):
-        width, height = first.size if size is None else (size, size)
+def survey(chosen: Sequence[tuple[Images, np.ndarray]], size: int | None) -> list[Images]:
+    """The splits with the form of the rows that are chosen of each: grey if each image is, and of one size.
+
+    size: pixels that all are resized to; by default they must be of the same size
+    """
+    first, rows = chosen[0]
+    with _opened(first.sources, int(rows[0]), first.what) as (image, _):
+        width, height = image.size if size is None else (size, size)
     form = Form(1, height, width, resize=size is not None)
-    for what, sources in splits:
-        for row in range(len(sources)):
-            with _opened(sources, row, what) as (image, name):
+    for split, rows in chosen:
+        for row in rows.tolist():
+            with _opened(split.sources, row, split.what) as (image, name):
                 _check_size(image, form, name)
                 if not _is_grey(image):
                     form = replace(form, channels=3)
-    return form
+    return [replace(split, given=form) for split, _ in chosen]
 
 
 @contextmanager

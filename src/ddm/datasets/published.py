@@ -1,14 +1,15 @@
 """What a reader hands over, and the finishing that every dataset gets.
 
 In this order: a missing test split is carved from the training split, then a missing validation split, then
-each split is cut to ``limit``; only then are the inputs read, and normalised with the training split's
-moments.
+each split is cut to ``limit``; only then are files of inputs opened, and the inputs normalised
+with the training split's moments.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -35,13 +36,21 @@ class Split(Protocol):
         """Bytes of memory for each sample, once images are ``size`` × ``size`` pixels."""
 
 
+Survey = Callable[[Sequence[tuple[Any, np.ndarray]]], Sequence[Split]]
+"""``survey([(split, rows), …])`` returns the same splits, ready to read these rows."""
+
+
 @dataclass(frozen=True)
 class Published:
-    """A dataset as its publisher split it."""
+    """A dataset as its publisher split it.
+
+    survey: finds what the inputs of all splits have in common from the rows that will be read
+    """
 
     train: Split
     validation: Split | None = None
     test: Split | None = None
+    survey: Survey | None = None
 
 
 def finish(
@@ -60,6 +69,9 @@ def finish(
         train, val = train.carve(validation, np.random.default_rng([seed, 0]), "validation")
 
     parts = [part.at_most(limit, np.random.default_rng([seed, 1])) for part in (train, test, val) if part is not None]
+    if published.survey is not None:
+        splits = published.survey([(part.split, part.rows) for part in parts])
+        parts = [replace(part, split=split) for part, split in zip(parts, splits, strict=True)]
     needed = sum(len(part.rows) * part.split.sample_bytes(size) for part in parts)
     check_room(needed, name, "pass --size or --limit")
     training, testing, *validating = (part.read(size) for part in parts)

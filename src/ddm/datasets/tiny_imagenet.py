@@ -38,7 +38,7 @@ def read(root: Root, size: int | None) -> Published:
     def split(files: Sequence[tuple[Path, int]], use: str) -> Images:
         labels = torch.tensor([label for _, label in files], dtype=torch.int64)
         home = folder.resolve()
-        return Images([inside(file, home) for file, _ in files], labels, classes, form, f"{NAME} {use}")
+        return Images([inside(file, home) for file, _ in files], labels, classes, f"{NAME} {use}", form)
 
     pairs = [(file, label) for label, files in enumerate(train.values()) for file in files]
     has_test = (folder / "val").is_dir()
