@@ -204,9 +204,9 @@ def test_damaged_pickles_are_read_or_refused(tmp_path_factory, at, byte, insert)
 def test_many_instructions_in_a_small_file_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "room", lambda: 1_000_000)
     with refused("data_batch_1", "memory"):
-        read(tmp_path, b"\x80\x04](" + b"\x8f" * 10_000 + b"e.")
+        read(tmp_path, b"\x80\x04](" + b"]" * 10_000 + b"e.")
     with refused("dictionary"):
-        read(tmp_path, b"\x80\x04](" + b"\x8f" * 1000 + b"e.")
+        read(tmp_path, b"\x80\x04](" + b"]" * 1000 + b"e.")
 
 
 def test_a_file_is_not_read_where_there_is_no_room_for_it(tmp_path):
@@ -223,3 +223,54 @@ def test_strings_and_names_may_be_used_again_but_nothing_that_holds_others(tmp_p
     for inner in ([1], (1, [2]), {"a": 1}):
         with refused("pickle instruction"):
             read(tmp_path, pickle.dumps({"names": [inner, inner]}, protocol=2))
+
+
+def number(value):
+    """A pickle's instruction for a whole number of up to 255 bytes."""
+    content = pickle.encode_long(value)
+    return b"\x8a" + bytes([len(content)]) + content
+
+
+COLLIDING = [number(k * (2**61 - 1)) for k in range(1, 20_000)]
+"""Numbers that all have the hash 0: a table of them takes a time that grows with the square of their count."""
+
+
+@pytest.mark.parametrize(
+    "keys",
+    {
+        "numbers": lambda key: key,
+        "tuples": lambda key: key + b"\x85",
+        "numbers put and taken again": lambda key: key + b"q\x000h\x00",
+        "numbers with a state": lambda key: key + b"}b",
+    }.items(),
+    ids=lambda item: item[0],
+)
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_keys_that_collide_are_refused(tmp_path, keys, one_by_one):
+    made = [keys[1](key) for key in COLLIDING]
+    items = b"".join(key + b"Ns" for key in made) if one_by_one else b"(" + b"".join(key + b"N" for key in made) + b"u"
+    with refused("SETITEM", "nothing was run"):
+        read(tmp_path, b"\x80\x04}" + items + b".")
+
+
+@pytest.mark.parametrize("content", [b"\x8f(%su.", b"(%s\x91."], ids=["set", "frozen set"])
+def test_sets_are_refused(tmp_path, content):
+    with refused("SET", "nothing was run"):
+        read(tmp_path, b"\x80\x04" + content % b"".join(COLLIDING))
+
+
+def test_more_instructions_than_any_published_file_has_are_refused(tmp_path):
+    with refused("1,000,000", "instructions", "nothing was run"):
+        read(tmp_path, b"\x80\x04}" + b"N0" * 4_500_000 + b".")
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
+@pytest.mark.parametrize("kind", [str, str.encode], ids=["text", "bytes"])
+def test_a_batch_as_large_as_the_largest_published_one_is_read(tmp_path, protocol, kind):
+    labels, names = list(range(100)) * 500, [kind(f"name_{k}.png") for k in range(50_000)]
+    batch = {kind("fine_labels"): labels, kind("coarse_labels"): list(labels), kind("filenames"): names}
+    assert read(tmp_path, pickle.dumps(batch, protocol)) == {
+        "fine_labels": labels,
+        "coarse_labels": labels,
+        "filenames": names,
+    }

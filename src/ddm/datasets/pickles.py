@@ -2,8 +2,9 @@
 
 Such a file is a dictionary of strings, numbers, lists and one uint8 matrix. A pickle builds a matrix by
 calling numpy; here those calls reach stand-ins that only keep the bytes and the shape. Every other name is
-refused, in ``find_class``, before it is looked up. Nor does a small file make something large: only what
-holds nothing else may be used again, so that what is made is a tree of at most as many parts as instructions.
+refused, in ``find_class``, before it is looked up. Nor does a small file make something large or slow: only what
+holds nothing else may be used again, so that what is made is a tree of at most as many parts as instructions;
+instructions are counted; and keys are text, whose hashes nobody can choose.
 
 Files written by Python 2 have byte strings where those re-written by Python 3 have text; both come out as
 text.
@@ -15,7 +16,7 @@ import io
 import pickle
 import pickletools
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +29,10 @@ from ddm.memory import check_room
 REFUSED = {
     *("EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID", "NEXT_BUFFER", "READONLY_BUFFER"),
     *("INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "DUP"),
+    *("EMPTY_SET", "ADDITEMS", "FROZENSET"),
 }
+# The largest published file, CIFAR-100's training file, has 200,000 to 800,000, depending on the protocol.
+MOST_INSTRUCTIONS = 1_000_000
 # Lists in lists, and so on: Python fails on a hundred thousand.
 HIGHEST = 10
 # The most that an instruction makes beside the bytes it carries: an empty matrix, with its place in lists and tables.
@@ -64,9 +68,14 @@ def text(value: str | bytes) -> str:
 
 def _inspect(content: bytes, path: Path) -> None:
     """Refuse, before anything is built, what no published file has."""
-    size, heights = len(content), _Heights()
+    size, values = len(content), _Values()
     for position, (opcode, argument, _) in enumerate(pickletools.genops(content)):
-        if opcode.name in REFUSED or not heights.follow(opcode, argument, position):
+        if position == MOST_INSTRUCTIONS:
+            raise InputError(
+                f"'{path}' has more than {MOST_INSTRUCTIONS:,} pickle instructions, as CIFAR's files never do; nothing "
+                "was run: download it again from its publisher."
+            )
+        if opcode.name in REFUSED or not values.follow(opcode, argument, position):
             raise InputError(
                 f"'{path}' uses the pickle instruction {opcode.name} as CIFAR's files never do; nothing was "
                 "run: download it again from its publisher."
@@ -75,12 +84,24 @@ def _inspect(content: bytes, path: Path) -> None:
         _check_room(size, path)
 
 
-class _Heights:
-    """How high each value is that an unpickler would hold: 0 if it holds nothing else, or one more than its highest."""
+class _Value(NamedTuple):
+    """A value that an unpickler would hold.
+
+    height: 0 if it holds nothing else, or one more than its highest part
+    key:    whether it may be a key: text and what a stand-in makes; an attacker can choose numbers and tuples so that
+            their hashes collide, and the time of a table of them grows with its square
+    """
+
+    height: int
+    key: bool
+
+
+class _Values:
+    """The values that an unpickler would hold, followed without making them."""
 
     def __init__(self) -> None:
-        self._stack: list[int | None] = []  # None for a mark
-        self._kept: dict[int, int | None] = {}
+        self._stack: list[_Value | None] = []  # None for a mark
+        self._kept: dict[int, _Value | None] = {}
 
     def follow(self, opcode: pickletools.OpcodeInfo, argument: Any, position: int) -> bool:
         """Do as an instruction says; False where no published file has it do so."""
@@ -90,30 +111,43 @@ class _Heights:
             # The unpickler makes a table as long as the highest number a value is put under.
             return bool(number <= position)
         if opcode.name.endswith("GET"):
-            self._stack.append(0)
-            return self._kept.get(argument) == 0
+            kept = self._kept.get(argument)
+            self._stack.append(kept)
+            return kept is not None and kept.height == 0
         taken = self._take(opcode)
         for kind in opcode.stack_after:
-            self._stack.append(None if kind is pickletools.markobject else _height(opcode, kind, taken))
-        return not self._stack or (self._stack[-1] or 0) <= HIGHEST
+            self._stack.append(None if kind is pickletools.markobject else _made(opcode, kind, taken))
+        low = not self._stack or self._stack[-1] is None or self._stack[-1].height <= HIGHEST
+        return low and all(key.key for key in _keys(opcode, taken))
 
-    def _take(self, opcode: pickletools.OpcodeInfo) -> list[int]:
-        """Heights of what an instruction takes, the lowest on the stack last."""
+    def _take(self, opcode: pickletools.OpcodeInfo) -> list[_Value]:
+        """What an instruction takes, the lowest on the stack last."""
         taken = []
         for kind in reversed(opcode.stack_before):
             while kind is pickletools.stackslice and self._stack[-1] is not None:
                 taken.append(self._stack.pop())
             if kind is not pickletools.stackslice:
                 taken.append(self._stack.pop())
-        return [height for height in taken if height is not None]
+        return [value for value in taken if value is not None]
 
 
-def _height(opcode: pickletools.OpcodeInfo, kind: pickletools.StackObject, taken: list[int]) -> int:
+def _keys(opcode: pickletools.OpcodeInfo, taken: list[_Value]) -> list[_Value]:
+    """The keys of a table among what an instruction took: values and keys in turn, the last value first."""
+    return taken[1::2] if opcode.name in ("SETITEM", "SETITEMS", "DICT") else []
+
+
+def _made(opcode: pickletools.OpcodeInfo, kind: pickletools.StackObject, taken: list[_Value]) -> _Value:
+    if opcode.name == "BUILD":
+        return taken[-1]  # what was there already, with a state
     if kind.obtype not in (list, tuple, dict, set, frozenset):
-        return 0
+        return _Value(0, kind in _KEYS)
+    heights = [value.height for value in taken]
     # What grows was taken with its parts, and is not one of them.
-    grown = taken.pop() if kind in opcode.stack_before else 1
-    return max(grown, 1 + max(taken, default=0))
+    grown = heights.pop() if kind in opcode.stack_before else 1
+    return _Value(max(grown, 1 + max(heights, default=0)), False)
+
+
+_KEYS = (pickletools.pystring, pickletools.pybytes, pickletools.pyunicode, pickletools.anyobject)
 
 
 def _check_room(size: int, path: Path) -> None:
