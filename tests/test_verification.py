@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from answers import refuses
 from comparing import same_tensors
 from manifests import change_manifest
@@ -384,3 +385,50 @@ def test_a_run_of_a_newer_format_is_refused(run, command):
 
 def test_what_is_no_run_is_refused(tmp_path, command):
     refuses(command("verify", tmp_path), "not a run")
+
+
+# --- checkpoints that are read later ---
+
+
+def test_a_foreign_first_checkpoint_is_refused_when_it_is_read(run, refused):
+    path = run / "trajectory" / "00000.safetensors"
+    tensors, metadata = read_tensors(path), read_metadata(path)
+    write_tensors(path, {name: tensor + 1 for name, tensor in tensors.items()}, metadata)  # whole by its own checksum
+    loaded, data = ddm.run.open_run(run)
+    with refused("00000.safetensors", "saved with"):
+        loaded.target.at(0)
+    with refused("00000.safetensors", "saved with"):
+        loaded.audit(data.test, retrain=2, unions=0, engine="serial")
+
+
+def test_a_foreign_reach_of_the_optimiser_is_refused(run, refused):
+    write_tensors(run / "trajectory" / "reach.safetensors", {"a": torch.zeros(1)})
+    change_manifest(run, files=read_json(run / "manifest.json")["files"] | {"trajectory/reach.safetensors": "0" * 64})
+    with refused("reach.safetensors", "saved with"):
+        ddm.load(run)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"recipe": {"speed": 1}},
+        {"recipe": {"epochs": "many"}},
+        {"recipe": ...},
+        {"settings": {"bank": "large"}},
+        {"settings": None},
+        {"dtype": "complex64"},
+        {"dtype": ...},
+        {"trained": []},
+        {"trained": ["nothing"]},
+        {"loss": ...},
+        {"loss": 3},
+        {"spec": {"name": "convnet"}},
+        {"checkpoints": 2},
+    ],
+    ids=str,
+)
+def test_a_manifest_that_loading_refuses_is_not_called_whole(run, change, refused):
+    change_manifest(run, **change)
+    with refused():
+        ddm.load(run)
+    assert bad(run) == {"the files together": "foreign"}

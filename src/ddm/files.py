@@ -336,6 +336,18 @@ def check_whole(path: Path, cure: str) -> None:
         raise InputError(f"'{path}' is not as it was written: {cure}.")
 
 
+def check_hash(path: Path, known: str | None, cure: str) -> None:
+    """Refuse a file whose contents do not have the hash that a run was saved with; read once a process for this."""
+    found = _ordinary(path)
+    if _hash_since(path, found.st_ino, found.st_size, found.st_mtime_ns) != known:
+        raise InputError(f"'{path}' is not the file that this run was saved with: {cure}.")
+
+
+@functools.lru_cache(2**14)
+def _hash_since(path: Path, _number: int, _size: int, _changed: int) -> str:
+    return hash_of(path)
+
+
 def read_whole(path: Path, cure: str) -> dict[str, Tensor]:
     """Read every tensor of a safetensors file that is as it was written, and refuse NaN and infinite values."""
     check_whole(path, cure)

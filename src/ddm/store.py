@@ -41,6 +41,7 @@ from ddm.errors import InputError
 from ddm.fields import is_names
 from ddm.files import (
     check_empty,
+    check_hash,
     hash_of,
     is_sealed,
     leads_out,
@@ -54,12 +55,12 @@ from ddm.files import (
     write_tensors,
 )
 from ddm.matching import Settings
-from ddm.parameters import check_state, shapes_of
+from ddm.parameters import State, check_state, shapes_of
 from ddm.partition import Partition
 from ddm.recipe import Recipe
 from ddm.synset import Synset
 from ddm.target import Loss, Target, architecture, fingerprint_of, loss_name
-from ddm.trajectory import Trajectory
+from ddm.trajectory import REACH, Trajectory
 
 FORMAT = 1
 
@@ -178,7 +179,7 @@ def _described(run: Path) -> Iterator[None]:
 
 
 def _load(
-    run: Path, facts: dict[str, Any], network: nn.Module | None, loss: Loss | None, device: str | torch.device
+    run: Path, facts: Mapping[str, Any], network: nn.Module | None, loss: Loss | None, device: str | torch.device
 ) -> DistilledDatamodel:
     for name in (PARTITION, SYNSET, *((CLASS_SYNSET,) if CLASS_SYNSET in facts["files"] else ())):
         if hash_of(run / name) != facts["files"][name]:
@@ -187,14 +188,13 @@ def _load(
     if loss is None and facts["loss"] != loss_name(F.cross_entropy):
         raise InputError(f"the run '{run}' was made with a loss of your own ({facts['loss']}): give it as loss=….")
     pieces = read_pieces(run, facts, network)
-    recipe = Recipe(**facts["recipe"]) if facts["recipe"] is not None else None
     network, config = _network(facts, network, run), read_json(run / CONFIG)
     return DistilledDatamodel(
-        Target(network, pieces.trajectory, loss or F.cross_entropy, recipe, device, facts["data"]),
+        Target(network, pieces.trajectory, loss or F.cross_entropy, pieces.recipe, device, facts["data"]),
         pieces.partition,
         pieces.synset,
         pieces.class_synset,
-        Settings(**facts["settings"]),
+        pieces.settings,
         facts["data"],
         config,
         audited=load_audit(run),
@@ -216,18 +216,23 @@ def _training_set(run: Path) -> Samples:
 
 @dataclass(frozen=True)
 class Pieces:
-    """What lies in a run, read and found to be of one training."""
+    """What lies in a run and its manifest, read and found to be of one training."""
 
     trajectory: Trajectory
     partition: Partition
     synset: Synset
     class_synset: Synset | None
+    recipe: Recipe | None
+    settings: Settings
 
 
 def read_pieces(run: Path, facts: Mapping[str, Any], network: nn.Module | None = None) -> Pieces:
     """The pieces of a complete run with the manifest ``facts``, refused where they do not belong together."""
     with _described(run):
+        recipe = Recipe(**facts["recipe"]) if facts["recipe"] is not None else None
+        settings = Settings(**facts["settings"])
         trajectory = _trajectory(run, facts, network)
+        _check_parameters(run, facts, trajectory[-1])
         partition, synset = load_partition(run / PARTITION), Synset.load(run / SYNSET)
         upper = Synset.load(run / CLASS_SYNSET) if CLASS_SYNSET in facts["files"] else None
     classes = partition.by_class()
@@ -238,11 +243,17 @@ def read_pieces(run: Path, facts: Mapping[str, Any], network: nn.Module | None =
     for one in (synset, upper):
         if one is not None:
             one.check_made_for(_origin(facts))
-    return Pieces(trajectory, partition, synset, upper)
+    return Pieces(trajectory, partition, synset, upper, recipe, settings)
 
 
 def _trajectory(run: Path, facts: Mapping[str, Any], network: nn.Module | None) -> Trajectory:
-    """The trajectory of a run, refused where it is not of its network and its training."""
+    """The trajectory of a run, refused where it is not of its network and its training.
+
+    Only the last checkpoint is read here. The others are checked against the manifest when they are read.
+    """
+    hashes = _checkpoint_hashes(facts)
+    if REACH in hashes:
+        check_hash(run / TRAJECTORY / REACH, hashes[REACH], "restore it or make the run again")
     trajectory = Trajectory.open(run / TRAJECTORY)
     if len(trajectory) != facts["checkpoints"]:
         raise InputError(f"the run '{run}' has lost checkpoints: restore its trajectory or make it again.")
@@ -253,7 +264,15 @@ def _trajectory(run: Path, facts: Mapping[str, Any], network: nn.Module | None) 
             f"the trajectory in '{run}' is not the one its synset was made for ({training_of(run, facts)}): "
             "restore it or make the run again."
         )
+    if hashes:
+        trajectory.expect(hashes)
     return trajectory
+
+
+def _checkpoint_hashes(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Hashes of the trajectory's files by name; none in manifests that do not list them."""
+    prefix = f"{TRAJECTORY}/"
+    return {name.removeprefix(prefix): known for name, known in facts["files"].items() if name.startswith(prefix)}
 
 
 def stranger(path: Path, facts: Mapping[str, Any]) -> str:
@@ -391,21 +410,41 @@ def _numbers(values: np.ndarray, count: int) -> bool:
     return whole and bool(values.min() >= 0 and values.max() < count)
 
 
-def _network(facts: dict[str, Any], network: nn.Module | None, run: Path) -> nn.Module:
+def _network(facts: Mapping[str, Any], network: nn.Module | None, run: Path) -> nn.Module:
     """The network of a run: the one given, if it is the same, or a built-in one made again."""
     if network is None:
         if facts["spec"] is None:
             raise InputError(f"the run '{run}' is of a network of your own: give it again as network=….")
         network = networks.from_spec(facts["spec"])
-    if facts["dtype"] not in _DTYPES:
-        raise InputError(f"'{run / MANIFEST}' names no type of parameters: restore it or make the run again.")
     network = copy.deepcopy(network).to(getattr(torch, facts["dtype"]))
     parameters = dict(network.named_parameters())
-    if not (facts["trained"] and is_names(facts["trained"]) and set(facts["trained"]) <= parameters.keys()):
-        raise InputError(f"'{run / MANIFEST}' does not name what was trained: restore it or make the run again.")
+    _check_trained(run, facts, parameters)
     for name, parameter in parameters.items():
         parameter.requires_grad_(name in facts["trained"])
     return network
+
+
+def _check_parameters(run: Path, facts: Mapping[str, Any], state: State) -> None:
+    """Refuse a manifest that names no type of parameters, no loss, or no trained parameters of a checkpoint."""
+    if facts["dtype"] not in _DTYPES:
+        raise InputError(f"'{run / MANIFEST}' names no type of parameters: restore it or make the run again.")
+    if not isinstance(facts["loss"], str):
+        raise InputError(f"'{run / MANIFEST}' names no loss: restore it or make the run again.")
+    _check_trained(run, facts, state)
+
+
+def _check_trained(run: Path, facts: Mapping[str, Any], known: Collection[str]) -> None:
+    if not (facts["trained"] and is_names(facts["trained"]) and set(facts["trained"]) <= set(known)):
+        raise InputError(f"'{run / MANIFEST}' does not name what was trained: restore it or make the run again.")
+
+
+def check_loads(run: Path, facts: Mapping[str, Any]) -> None:
+    """Refuse a complete run that ``load`` would refuse; a network of the user's own is not at hand to build."""
+    with _described(run):
+        if facts["spec"] is None:
+            read_pieces(run, facts)
+        else:
+            _load(run, facts, None, F.cross_entropy, "cpu")
 
 
 def _same_network(facts: Mapping[str, Any], network: nn.Module | None, trajectory: Trajectory, run: Path) -> None:

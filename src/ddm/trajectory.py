@@ -12,11 +12,17 @@ from torch import Tensor
 
 from ddm import html
 from ddm.errors import InputError
-from ddm.files import read_metadata, read_whole, write_tensors
+from ddm.files import check_hash, read_metadata, read_whole, write_tensors
 from ddm.parameters import State
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+REACH = "reach.safetensors"
+"""The file of ``Trajectory.reach``."""
+
+_CURE = "restore it or make the run again"
 
 
 class Trajectory:
@@ -36,6 +42,7 @@ class Trajectory:
         self.lengths: list[float] = []
         self.reach: State | None = None
         self._states: list[State] = []
+        self._hashes: Mapping[str, str] | None = None
 
     @classmethod
     def open(cls, directory: Path | str) -> Trajectory:
@@ -56,6 +63,10 @@ class Trajectory:
             trajectory.reach = _read(trajectory._reach_path)
         return trajectory
 
+    def expect(self, hashes: Mapping[str, str]) -> None:
+        """Check each checkpoint against these hashes of files, by file name, when it is read."""
+        self._hashes = hashes
+
     def _path(self, t: int) -> Path:
         assert self.directory is not None
         return self.directory / f"{t:05d}.safetensors"
@@ -63,7 +74,7 @@ class Trajectory:
     @property
     def _reach_path(self) -> Path:
         assert self.directory is not None
-        return self.directory / "reach.safetensors"
+        return self.directory / REACH
 
     def append(
         self, state: Mapping[str, Tensor], step: int, length: float, reach: Mapping[str, Tensor] | None = None
@@ -113,7 +124,11 @@ class Trajectory:
         if not -len(self) <= t < len(self):
             raise IndexError(f"checkpoint {t} of {len(self)}")
         t %= len(self)
-        return self._states[t] if self.directory is None else _read(self._path(t))
+        if self.directory is None:
+            return self._states[t]
+        if self._hashes is not None:
+            check_hash(self._path(t), self._hashes.get(self._path(t).name), _CURE)
+        return _read(self._path(t))
 
     def __iter__(self) -> Iterator[State]:
         return (self[t] for t in range(len(self)))
@@ -146,7 +161,7 @@ class Trajectory:
 
 
 def _read(path: Path) -> State:
-    return read_whole(path, "restore it or make the run again")
+    return read_whole(path, _CURE)
 
 
 def _distance(one: State, other: State) -> float:

@@ -174,9 +174,9 @@ def _audit(run: Path, facts: Mapping[str, Any]) -> Checked:
 
 
 def _together(run: Path, facts: Mapping[str, Any]) -> Checked:
-    """Whether the pieces are of one training."""
+    """Whether the pieces are of one training, and the run loads."""
     try:
-        store.read_pieces(run, facts)
+        store.check_loads(run, facts)
     except InputError as error:
         return Checked(TOGETHER, FOREIGN, str(error).removesuffix("."))
     return Checked(TOGETHER, WHOLE)
