@@ -1,4 +1,4 @@
-"""The peers against what they compute: exact influences, exact leave-group-out, and their own formulas."""
+"""Influence libraries, checked against exact influences, exact leave-group-out retraining and their own formulas."""
 
 import logging
 import sys
@@ -12,12 +12,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import ddm
-from ddm.baselines import BASELINES, CannotRun, Question
+from ddm.baselines import BASELINES, CannotRun, ScoreRequest
 from ddm.baselines.arnoldi import arnoldi
-from ddm.baselines.effects import sums
+from ddm.baselines.effects import sum_over_groups
 from ddm.baselines.ekfac import ekfac
 from ddm.baselines.fastif import fastif
-from ddm.baselines.hessian import curvature, extremes, hessian_product
+from ddm.baselines.hessian import estimate_curvature, extreme_eigenvalues, hessian_product
 from ddm.baselines.koh import koh_cg, koh_lissa
 from ddm.baselines.tracin import tracin
 from ddm.baselines.trak import trak
@@ -30,7 +30,7 @@ PEERS = ["tracin", "trak", "ekfac", "koh-cg", "koh-lissa", "fastif", "arnoldi"]
 
 
 class Logistic(nn.Module):
-    """Logits (0, wᵀx): unlike a softmax of two weights, its Hessian has no eigenvalue twice."""
+    """Logits (0, wᵀx). Unlike a softmax with two weight vectors, its Hessian has no repeated eigenvalues."""
 
     def __init__(self, weight):
         super().__init__()
@@ -42,8 +42,8 @@ class Logistic(nn.Module):
         return torch.cat([torch.zeros_like(z), z], 1)
 
 
-def draw(count, generator):
-    """Inputs with a spread from 0.5 to 1.5 over the directions, so that the Hessian matters, and faint labels."""
+def draw_samples(count, generator):
+    """Inputs whose standard deviation ranges from 0.5 to 1.5, so that the Hessian matters, and noisy labels."""
     x = torch.randn(count, D, generator=generator) * torch.linspace(0.5, 1.5, D)
     x = x @ torch.linalg.qr(torch.randn(D, D, generator=torch.Generator().manual_seed(9)))[0]
     chance = torch.sigmoid(0.3 * x.sum(1))
@@ -59,7 +59,7 @@ def gradients(x, y, weight):
     return (torch.sigmoid(x @ weight) - y)[:, None] * x
 
 
-def solve(x, y):
+def fit_exactly(x, y):
     """The exact minimiser (D,) of the mean loss with weight decay, by Newton's method."""
     weight = torch.zeros(D, dtype=torch.float64)
     for _ in range(30):
@@ -68,227 +68,232 @@ def solve(x, y):
     return weight
 
 
-def arrays(samples):
+def double_batch(samples):
     x, y = samples.batch()
     return x.double(), y
 
 
 @pytest.fixture(scope="module")
-def question():
+def score_request():
     generator = torch.Generator().manual_seed(0)
-    train = ddm.Samples.make(*draw(N, generator))
-    test, validation = (ddm.Samples.make(*draw(count, generator), train.classes) for count in (10, 25))
-    weight = solve(*arrays(train))
+    train = ddm.Samples.make(*draw_samples(N, generator))
+    test, validation = (ddm.Samples.make(*draw_samples(count, generator), train.classes) for count in (10, 25))
+    weight = fit_exactly(*double_batch(train))
     trajectory = Trajectory()
     for step, share in enumerate([0.0, 0.4, 0.7, 1.0]):
         trajectory.append(Logistic(share * weight).state_dict(), step, [0.0, 1.0, 3.0, 3.5][step])
     target = ddm.Target(Logistic(weight), trajectory, recipe=ddm.Recipe(weight_decay=DECAY))
-    return Question(target, train, given(train, np.arange(N) % K), test, validation)
+    return ScoreRequest(target, train, given(train, np.arange(N) % K), test, validation)
 
 
 @pytest.fixture(scope="module")
-def parts(question):
-    """H + λI, the summed gradients of groups (K, D) over n, and those of test samples (m, D) and validation (D,)."""
-    weight = question.target.theta
-    x, _ = arrays(question.train)
+def influence_terms(score_request):
+    """H + λI; gradients summed over groups, divided by n (K, D); those of test samples (m, D) and validation (D,)."""
+    weight = score_request.target.theta
+    x, _ = double_batch(score_request.train)
     bend = hessian(x, weight) + DECAY * torch.eye(D)
-    pulls = torch.as_tensor(sums(question.partition, gradients(*arrays(question.train), weight))) / N
-    asked = gradients(*arrays(question.test), weight)
-    return bend, pulls, asked, gradients(*arrays(question.validation), weight).mean(0)
+    pulls = sum_over_groups(score_request.partition, gradients(*double_batch(score_request.train), weight)) / N
+    asked = gradients(*double_batch(score_request.test), weight)
+    return bend, torch.as_tensor(pulls), asked, gradients(*double_batch(score_request.validation), weight).mean(0)
 
 
 @pytest.fixture(scope="module")
-def exact(parts):
-    bend, pulls, asked, mean = parts
+def exact(influence_terms):
+    bend, pulls, asked, mean = influence_terms
     moves = torch.linalg.solve(bend, pulls.T).T
     return (moves @ asked.T).numpy(), (moves @ mean).numpy()
 
 
 @pytest.fixture(scope="module")
-def plain(parts):
-    """Without the inverse Hessian: what a test must be able to tell from the exact influence."""
-    _, pulls, asked, _ = parts
+def gradient_products(influence_terms):
+    """Scores without the inverse Hessian, which a test must be able to tell from the exact influence."""
+    _, pulls, asked, _ = influence_terms
     return (pulls @ asked.T).numpy()
 
 
-def distance(found, true):
-    """The largest difference, as a fraction of the largest true value."""
+def relative_error(found, true):
+    """The largest error, relative to the largest true value."""
     return np.abs(found - true).max() / np.abs(true).max()
 
 
-def agreement(found, true):
+def correlation(found, true):
     return np.corrcoef(found.ravel(), true.ravel())[0, 1]
 
 
-def order(found, true):
-    """Spearman's correlation over groups, the mean over samples."""
+def mean_rank_correlation(found, true):
+    """Spearman correlation over groups, averaged over samples."""
     return np.mean([spearmanr(found[:, i], true[:, i])[0] for i in range(true.shape[1])])
 
 
 @pytest.fixture(scope="module", params=["koh-cg", "koh-lissa", "fastif", "arnoldi"])
-def full(question, request):
-    """The scores of a method that is exact in the limit, taken to the limit."""
+def converged(score_request, request):
+    """Scores of a method that converges to the exact influence, with enough steps to converge."""
     methods = {
-        "koh-cg": lambda: koh_cg(question, iterations=D),
-        "koh-lissa": lambda: koh_lissa(question, depth=60, batch=N),
-        "fastif": lambda: fastif(question, neighbours=N, depth=60, batch=N),
-        "arnoldi": lambda: arnoldi(question, steps=D + 1, rank=D),
+        "koh-cg": lambda: koh_cg(score_request, iterations=D),
+        "koh-lissa": lambda: koh_lissa(score_request, depth=60, batch=N),
+        "fastif": lambda: fastif(score_request, neighbours=N, depth=60, batch=N),
+        "arnoldi": lambda: arnoldi(score_request, steps=D + 1, rank=D),
     }
     return methods[request.param]()
 
 
-def test_the_damping_of_a_convex_problem_is_its_weight_decay(question, parts):
-    bend = curvature(question)
+def test_the_damping_of_a_convex_problem_is_its_weight_decay(score_request, influence_terms):
+    bend = estimate_curvature(score_request)
     assert len(bend.x) == N
     assert bend.damping == DECAY
-    assert bend.highest == pytest.approx(float(torch.linalg.eigvalsh(parts[0])[-1]) - DECAY, rel=1e-6)
+    assert bend.highest == pytest.approx(float(torch.linalg.eigvalsh(influence_terms[0])[-1]) - DECAY, rel=1e-6)
 
 
-def test_the_damping_is_above_the_most_negative_eigenvalue(target, digits):
-    question = Question(target, digits.train, classwise(digits.train), digits.test, digits.validation)
-    bend = curvature(question, limit=40)
-    product = hessian_product(question, bend.x, bend.y)
-    lowest, highest = extremes(product, target.theta, torch.Generator().manual_seed(7), steps=80)
+def test_the_damping_exceeds_the_most_negative_eigenvalue(target, digits):
+    score_request = ScoreRequest(target, digits.train, classwise(digits.train), digits.test, digits.validation)
+    bend = estimate_curvature(score_request, limit=40)
+    product = hessian_product(score_request, bend.x, bend.y)
+    lowest, highest = extreme_eigenvalues(product, target.theta, torch.Generator().manual_seed(7), steps=80)
     assert lowest < 0
     assert bend.damping > -lowest
     assert bend.highest == pytest.approx(highest, rel=1e-3)
 
 
-def test_lanczos_finds_the_ends_of_a_known_spectrum():
+def test_lanczos_finds_the_extreme_eigenvalues_of_a_known_matrix():
     generator = torch.Generator().manual_seed(3)
     basis = torch.linalg.qr(torch.randn(60, 60, generator=generator, dtype=torch.float64))[0]
     matrix = basis @ torch.diag(torch.linspace(-0.7, 5, 60, dtype=torch.float64)) @ basis.T
-    lowest, highest = extremes(lambda vector: matrix @ vector, torch.zeros(60, dtype=torch.float64), generator, 60)
+    lowest, highest = extreme_eigenvalues(
+        lambda vector: matrix @ vector, torch.zeros(60, dtype=torch.float64), generator, 60
+    )
     assert lowest == pytest.approx(-0.7, rel=1e-6)
     assert highest == pytest.approx(5, rel=1e-6)
 
 
-def test_influences_are_those_of_a_dense_solve(full, exact, plain):
+def test_converged_influences_match_a_dense_solve(converged, exact, gradient_products):
     loss, validation = exact
-    assert distance(full.loss, loss) < 1e-3
-    assert distance(full.validation, validation) < 1e-3
-    np.testing.assert_array_equal(full.shift, np.abs(full.loss))
-    assert distance(-full.loss, loss) > 1
-    assert distance(plain, loss) > 0.3
+    assert relative_error(converged.loss, loss) < 1e-3
+    assert relative_error(converged.validation, validation) < 1e-3
+    np.testing.assert_array_equal(converged.shift, np.abs(converged.loss))
+    assert relative_error(-converged.loss, loss) > 1
+    assert relative_error(gradient_products, loss) > 0.3
 
 
-def test_influences_are_what_exact_retraining_without_a_group_does(question, full, plain):
-    weight = question.target.theta
-    x, y = arrays(question.train)
+def test_converged_influences_predict_retraining_without_a_group(score_request, converged, gradient_products):
+    weight = score_request.target.theta
+    x, y = double_batch(score_request.train)
 
     def losses(at, samples):
-        inputs, labels = arrays(samples)
+        inputs, labels = double_batch(samples)
         return F.cross_entropy(Logistic(at)(inputs), labels, reduction="none").detach().numpy()
 
-    without = [solve(x[kept], y[kept]) for kept in (question.partition.groups != k for k in range(K))]
-    true = np.stack([losses(other, question.test) - losses(weight, question.test) for other in without])
-    mean = [losses(other, question.validation).mean() - losses(weight, question.validation).mean() for other in without]
-    assert agreement(full.loss, true) > 0.97
-    assert agreement(full.validation, np.array(mean)) > 0.97
-    assert np.polyfit(true.ravel(), full.loss.ravel(), 1)[0] == pytest.approx(1, abs=0.15)
-    assert agreement(-full.loss, true) < 0
-    assert agreement(plain, true) < 0.95
+    without = [fit_exactly(x[kept], y[kept]) for kept in (score_request.partition.groups != k for k in range(K))]
+    true = np.stack([losses(other, score_request.test) - losses(weight, score_request.test) for other in without])
+    mean = [
+        losses(other, score_request.validation).mean() - losses(weight, score_request.validation).mean()
+        for other in without
+    ]
+    assert correlation(converged.loss, true) > 0.97
+    assert correlation(converged.validation, np.array(mean)) > 0.97
+    assert np.polyfit(true.ravel(), converged.loss.ravel(), 1)[0] == pytest.approx(1, abs=0.15)
+    assert correlation(-converged.loss, true) < 0
+    assert correlation(gradient_products, true) < 0.95
 
 
-def test_lissa_leaves_out_the_rest_of_its_series(question, parts):
-    bend, pulls, asked, _ = parts
+def test_lissa_truncates_its_series_at_the_given_depth(score_request, influence_terms):
+    bend, pulls, asked, _ = influence_terms
     depth = 5
     scale = 1.1 * float(torch.linalg.eigvalsh(bend)[-1])
     step = torch.eye(D) - bend / scale
     series = sum(torch.linalg.matrix_power(step, j) for j in range(depth + 1)) / scale
-    scores = koh_lissa(question, depth=depth, batch=N)
-    assert distance(scores.loss, (pulls @ series @ asked.T).numpy()) < 1e-4
+    scores = koh_lissa(score_request, depth=depth, batch=N)
+    assert relative_error(scores.loss, (pulls @ series @ asked.T).numpy()) < 1e-4
 
 
-def test_lissa_on_batches_is_near_and_reproducible(question, exact):
-    quarters = replace(question, partition=given(question.train, question.partition.groups % 4))
-    true = sums(given(question.train[:K], np.arange(K) % 4), exact[0])
-    assert agreement(koh_lissa(quarters).loss, true) > 0.85
-    assert agreement(koh_lissa(quarters, depth=2).loss, -true) < 0
+def test_lissa_on_batches_is_close_and_reproducible(score_request, exact):
+    quarters = replace(score_request, partition=given(score_request.train, score_request.partition.groups % 4))
+    true = sum_over_groups(given(score_request.train[:K], np.arange(K) % 4), exact[0])
+    assert correlation(koh_lissa(quarters).loss, true) > 0.85
+    assert correlation(koh_lissa(quarters, depth=2).loss, -true) < 0
     np.testing.assert_array_equal(koh_lissa(quarters, depth=2).loss, koh_lissa(quarters, depth=2).loss)
 
 
-def test_fastif_scores_only_the_nearest(question):
-    near = fastif(question, neighbours=1, depth=5)
-    x, _ = arrays(question.train)
-    for column, sample in enumerate(arrays(question.test)[0]):
-        nearest = question.partition.groups[(x - sample).norm(dim=1).argmin()]
+def test_fastif_scores_only_the_nearest_training_samples(score_request):
+    near = fastif(score_request, neighbours=1, depth=5)
+    x, _ = double_batch(score_request.train)
+    for column, sample in enumerate(double_batch(score_request.test)[0]):
+        nearest = score_request.partition.groups[(x - sample).norm(dim=1).argmin()]
         assert np.flatnonzero(near.loss[:, column]).tolist() == [nearest]
 
 
-def test_ekfac_is_exact_where_predictions_are_near_a_half(question, exact, plain):
-    # The Fisher information is E[p(1−p) xxᵀ]: with p(1−p) nearly the same for all samples it has the eigenvectors of
-    # E[xxᵀ], which is what EK-FAC assumes; what is left is the noise of the labels it draws.
-    scores = ekfac(question, damping=DECAY)
-    assert order(scores.loss, exact[0]) > 0.97
-    assert order(plain, exact[0]) < 0.95
+def test_ekfac_is_exact_if_predicted_probabilities_are_near_one_half(score_request, exact, gradient_products):
+    # The Fisher information is E[p(1−p) xxᵀ]. If p(1−p) is nearly constant, it has the eigenvectors of E[xxᵀ], as
+    # EK-FAC assumes. The remaining error is the noise of the labels that EK-FAC draws.
+    scores = ekfac(score_request, damping=DECAY)
+    assert mean_rank_correlation(scores.loss, exact[0]) > 0.97
+    assert mean_rank_correlation(gradient_products, exact[0]) < 0.95
     assert np.polyfit(exact[0].ravel(), scores.loss.ravel(), 1)[0] == pytest.approx(1, abs=0.2)
-    assert agreement(scores.validation, exact[1]) > 0.97
+    assert correlation(scores.validation, exact[1]) > 0.97
 
 
-def test_tracin_is_the_sum_over_checkpoints(question):
-    weight = question.target.theta
-    loss, validation = np.zeros((K, len(question.test))), np.zeros(K)
+def test_tracin_sums_gradient_products_over_checkpoints(score_request):
+    weight = score_request.target.theta
+    loss, validation = np.zeros((K, len(score_request.test))), np.zeros(K)
     for share, length in ((0.4, 1.0), (0.7, 2.0), (1.0, 0.5)):
         at = share * weight
-        pulls = sums(question.partition, gradients(*arrays(question.train), at)) / N
-        loss += length * pulls @ gradients(*arrays(question.test), at).numpy().T
-        validation += length * pulls @ gradients(*arrays(question.validation), at).mean(0).numpy()
-    scores = tracin(question)
-    assert distance(scores.loss, loss) < 1e-5
-    assert distance(scores.validation, validation) < 1e-5
+        pulls = sum_over_groups(score_request.partition, gradients(*double_batch(score_request.train), at)) / N
+        loss += length * pulls @ gradients(*double_batch(score_request.test), at).numpy().T
+        validation += length * pulls @ gradients(*double_batch(score_request.validation), at).mean(0).numpy()
+    scores = tracin(score_request)
+    assert relative_error(scores.loss, loss) < 1e-5
+    assert relative_error(scores.validation, validation) < 1e-5
 
 
-def test_tracin_weighs_checkpoints_alike_where_lengths_are_unknown(question):
+def test_tracin_weights_checkpoints_equally_if_learning_rates_are_unknown(score_request):
     trajectory = Trajectory()
-    for t, state in enumerate(question.target.trajectory):
+    for t, state in enumerate(score_request.target.trajectory):
         trajectory.append(state, t, float("nan") if t else 0.0)
-    unknown = replace(question, target=ddm.Target(question.target.network, trajectory))
-    weight = question.target.theta
+    unknown = replace(score_request, target=ddm.Target(score_request.target.network, trajectory))
+    weight = score_request.target.theta
     loss = sum(
-        sums(question.partition, gradients(*arrays(question.train), share * weight))
+        sum_over_groups(score_request.partition, gradients(*double_batch(score_request.train), share * weight))
         / N
-        @ gradients(*arrays(question.test), share * weight).numpy().T
+        @ gradients(*double_batch(score_request.test), share * weight).numpy().T
         for share in (0.4, 0.7, 1.0)
     )
-    assert distance(tracin(unknown).loss, loss) < 1e-5
+    assert relative_error(tracin(unknown).loss, loss) < 1e-5
 
 
-def test_tracin_of_few_checkpoints_keeps_the_whole_length(question):
-    from ddm.baselines.tracin import steps
+def test_tracin_weights_of_few_checkpoints_still_sum_to_the_whole_training(score_request):
+    from ddm.baselines.tracin import checkpoint_weights
 
-    assert steps(question.target.trajectory, 16) == {1: 1.0, 2: 2.0, 3: 0.5}
-    assert steps(question.target.trajectory, 1) == {3: 3.5}
-    assert sum(steps(question.target.trajectory, 2).values()) == 3.5
+    assert checkpoint_weights(score_request.target.trajectory, 16) == {1: 1.0, 2: 2.0, 3: 0.5}
+    assert checkpoint_weights(score_request.target.trajectory, 1) == {3: 3.5}
+    assert sum(checkpoint_weights(score_request.target.trajectory, 2).values()) == 3.5
 
 
-def test_trak_without_loss_of_dimension_is_its_formula(question):
+def test_trak_with_a_square_projection_matches_its_formula(score_request):
     # A square projection is invertible, and (ΦᵀΦ)⁻¹ undoes it.
-    (x, y), (asked, labels) = arrays(question.train), arrays(question.test)
-    weight = question.target.theta
+    (x, y), (asked, labels) = double_batch(score_request.train), double_batch(score_request.test)
+    weight = score_request.target.theta
     features, theirs = x * (2 * y - 1)[:, None], asked * (2 * labels - 1)[:, None]
     doubt, their_doubt = torch.sigmoid(-features @ weight), torch.sigmoid(-theirs @ weight)
     scores = (features * doubt[:, None]) @ torch.linalg.inv(features.T @ features) @ theirs.T
-    true = sums(question.partition, scores) * their_doubt.numpy()
-    found = trak(question, checkpoints=1, dimension=D)
-    assert agreement(found.loss, true) > 0.999
-    plain = sums(question.partition, (features * doubt[:, None]) @ theirs.T) * their_doubt.numpy()
-    assert agreement(plain, true) < 0.95
+    true = sum_over_groups(score_request.partition, scores) * their_doubt.numpy()
+    found = trak(score_request, checkpoints=1, dimension=D)
+    assert correlation(found.loss, true) > 0.999
+    unsolved = sum_over_groups(score_request.partition, (features * doubt[:, None]) @ theirs.T) * their_doubt.numpy()
+    assert correlation(unsolved, true) < 0.95
 
 
-def test_trak_is_the_influence_where_predictions_are_near_a_half(question, exact):
-    assert order(trak(question, dimension=D).loss, exact[0]) > 0.9
+def test_trak_ranks_like_influence_if_predicted_probabilities_are_near_one_half(score_request, exact):
+    assert mean_rank_correlation(trak(score_request, dimension=D).loss, exact[0]) > 0.9
 
 
 @pytest.fixture(scope="module")
 def convolutional(target, digits):
     train = digits.train[:120]
-    return Question(target, train, classwise(train), digits.test[:6], digits.test[:6])
+    return ScoreRequest(target, train, classwise(train), digits.test[:6], digits.test[:6])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PEERS)
-def test_a_network_is_scored_and_left_as_it_was(convolutional, name):
+def test_scoring_leaves_the_network_and_global_state_unchanged(convolutional, name):
     network = convolutional.target.network
     before = convolutional.target.fingerprint(), logging.getLogger().handlers[:], torch.random.get_rng_state()
     hooks = [
@@ -300,8 +305,8 @@ def test_a_network_is_scored_and_left_as_it_was(convolutional, name):
     assert scores.validation.shape == (10,)
     assert np.isfinite(scores.loss).all()
     assert np.abs(scores.loss).max() > 0
-    if name != "fastif":  # which takes the neighbours of the set, not of each sample
-        assert distance(scores.validation, scores.loss.mean(1)) < 1e-3
+    if name != "fastif":  # FastIF takes neighbours of the whole validation set, not of each sample
+        assert relative_error(scores.validation, scores.loss.mean(1)) < 1e-3
     assert hooks == [(m._forward_hooks, m._forward_pre_hooks, m._backward_hooks, type(m)) for m in network.modules()]
     assert all(parameter.requires_grad and parameter.grad is None for parameter in network.parameters())
     assert not network.training
@@ -311,24 +316,24 @@ def test_a_network_is_scored_and_left_as_it_was(convolutional, name):
 
 
 @pytest.mark.slow
-def test_peers_say_nothing(convolutional, capfd):
+def test_libraries_print_nothing(convolutional, capfd):
     for name in ("tracin", "trak", "ekfac"):
         BASELINES[name](convolutional)
     out, err = capfd.readouterr()
     assert out + err == ""
 
 
-def refusal(name, question):
+def refusal_message(name, score_request):
     with pytest.raises(CannotRun) as caught:
-        BASELINES[name](question)
+        BASELINES[name](score_request)
     message = str(caught.value)
     assert "\n" not in message
     assert message.endswith(".")
     return message
 
 
-class Once(torch.autograd.Function):
-    """x ↦ x² whose gradient cannot be differentiated again."""
+class OnceDifferentiableSquare(torch.autograd.Function):
+    """x ↦ x² whose gradient cannot be differentiated a second time."""
 
     @staticmethod
     def forward(ctx, x):
@@ -341,8 +346,8 @@ class Once(torch.autograd.Function):
         return 2 * ctx.saved_tensors[0] * grad
 
 
-class Flat(nn.Module):
-    """A network with no layer of a known kind."""
+class BareWeight(nn.Module):
+    """A network without any standard layer."""
 
     def __init__(self, once=False):
         super().__init__()
@@ -351,27 +356,29 @@ class Flat(nn.Module):
 
     def forward(self, x):
         z = x @ self.weight.T
-        return Once.apply(z) if self.once else z
+        return OnceDifferentiableSquare.apply(z) if self.once else z
 
 
-def asked_of(question, network, loss=F.cross_entropy):
+def request_for(score_request, network, loss=F.cross_entropy):
     recorder = ddm.Recorder(network)
     recorder.snapshot(length=1.0)
-    return replace(question, target=recorder.target(loss))
+    return replace(score_request, target=recorder.target(loss))
 
 
 @pytest.mark.parametrize("name", ["koh-cg", "koh-lissa", "fastif", "arnoldi"])
-def test_a_network_that_cannot_be_differentiated_twice_is_refused(question, name):
-    assert "cannot run on this network" in refusal(name, asked_of(question, Flat(once=True)))
+def test_a_network_that_cannot_be_differentiated_twice_is_refused(score_request, name):
+    assert "cannot run on this network" in refusal_message(name, request_for(score_request, BareWeight(once=True)))
 
 
-def test_a_network_without_known_layers_is_refused_by_those_that_need_one(question):
-    assert "layer" in refusal("ekfac", asked_of(question, Flat()))
-    assert np.isfinite(BASELINES["koh-cg"](asked_of(question, Flat())).loss).all()
+def test_ekfac_refuses_a_network_without_standard_layers_and_koh_does_not(score_request):
+    assert "layer" in refusal_message("ekfac", request_for(score_request, BareWeight()))
+    assert np.isfinite(BASELINES["koh-cg"](request_for(score_request, BareWeight())).loss).all()
 
 
-def test_another_loss_is_refused_by_those_that_know_only_one(question):
-    assert "cross-entropy" in refusal("trak", asked_of(question, Flat(), lambda a, y: F.multi_margin_loss(a, y)))
+def test_trak_refuses_a_loss_other_than_cross_entropy(score_request):
+    assert "cross-entropy" in refusal_message(
+        "trak", request_for(score_request, BareWeight(), lambda a, y: F.multi_margin_loss(a, y))
+    )
 
 
 @pytest.mark.parametrize(
@@ -386,6 +393,6 @@ def test_another_loss_is_refused_by_those_that_know_only_one(question):
         ("arnoldi", "captum.influence._core.arnoldi_influence_function"),
     ],
 )
-def test_a_peer_that_is_missing_is_named_with_how_to_install_it(question, monkeypatch, name, package):
+def test_a_missing_library_is_named_with_how_to_install_it(score_request, monkeypatch, name, package):
     monkeypatch.setitem(sys.modules, package, None)
-    assert "is not installed: pip install 'distilled-datamodel[bench]'." in refusal(name, question)
+    assert "is not installed: pip install 'distilled-datamodel[bench]'." in refusal_message(name, score_request)

@@ -1,6 +1,7 @@
-"""Other ways to score groups, to be measured against: the paper's baselines and its peers.
+"""Other methods that score groups of training data: the paper's baselines and today's influence libraries.
 
-``BASELINES[name](question) → scores``; a method that does not fit a network or is not installed raises ``CannotRun``.
+``BASELINES[name](request) → scores``. A method that cannot handle a network, or whose library is not installed, raises
+``CannotRun``.
 """
 
 from ddm.baselines.arnoldi import arnoldi
@@ -9,7 +10,7 @@ from ddm.baselines.ekfac import ekfac
 from ddm.baselines.fastif import fastif
 from ddm.baselines.koh import koh_cg, koh_lissa
 from ddm.baselines.nearness import centroid, predict
-from ddm.baselines.protocol import Baseline, CannotRun, Question, Scores
+from ddm.baselines.protocol import Baseline, CannotRun, ScoreRequest, Scores
 from ddm.baselines.size import size
 from ddm.baselines.tracin import tracin
 from ddm.baselines.trak import trak
@@ -28,4 +29,4 @@ BASELINES: dict[str, Baseline] = {
     "arnoldi": arnoldi,
 }
 
-__all__ = ["BASELINES", "Baseline", "CannotRun", "Question", "Scores"]
+__all__ = ["BASELINES", "Baseline", "CannotRun", "ScoreRequest", "Scores"]

@@ -1,53 +1,55 @@
-"""Influence functions of Schioppa et al. (2022) with captum: the Hessian's largest eigenvalues, found by Arnoldi.
+"""Influence functions of Schioppa et al. (2022) with captum: a low-rank inverse Hessian from the Arnoldi iteration.
 
-``(H + λI)⁻¹ ≈ V (S + λI)⁻¹ Vᵀ`` with the eigenvectors V of the ``rank`` largest eigenvalues S that ``steps`` steps of
-the Arnoldi iteration find. H is that of at most 256 training samples, for the time it takes.
+``(H + λI)⁻¹ ≈ V (S + λI)⁻¹ Vᵀ``, where S holds the ``rank`` largest eigenvalues that ``steps`` Arnoldi steps find and V
+their eigenvectors. To save time, H is computed on at most 256 training samples.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ddm.baselines.effects import influences
-from ddm.baselines.hessian import curvature
-from ddm.baselines.peers import peer
-from ddm.baselines.point import Point, Total, asked, gathered, loader, pieces
-from ddm.baselines.protocol import Question, Scores
+from ddm.baselines.effects import scores_from_loss_effects
+from ddm.baselines.hessian import estimate_curvature
+from ddm.baselines.peers import isolated_library
+from ddm.baselines.point import FlatModel, SummedLoss, data_loader, group_batches, query_batches, sum_to_groups
+from ddm.baselines.protocol import ScoreRequest, Scores
 
 _STEPS = 100
 _RANK = 50
 
 
-def arnoldi(question: Question, steps: int = _STEPS, rank: int = _RANK) -> Scores:
+def arnoldi(request: ScoreRequest, steps: int = _STEPS, rank: int = _RANK) -> Scores:
     """``(1/n) Σ_{i∈κ} g_iᵀ V (S + λI)⁻¹ Vᵀ g_z``."""
-    target = question.target
-    batches, groups = pieces(question)
-    inputs, items = asked(question)
-    with peer("captum", question.seed):
+    target = request.target
+    batches, groups = group_batches(request)
+    queries, items = query_batches(request)
+    with isolated_library("captum", request.seed):
         from captum.influence._core.arnoldi_influence_function import ArnoldiInfluenceFunction
 
-        bend = curvature(question)
-        looked_at = len(bend.x)  # captum's Hessian is the sum over them: this many times H
+        curvature = estimate_curvature(request)
+        count = len(curvature.x)  # captum sums the Hessian over samples, so its matrix is count × H
 
-        def stay(point: Point, checkpoint: Any) -> float:
+        def keep_checkpoint(model: FlatModel, checkpoint: Any) -> float:
             return 1.0
 
         method = ArnoldiInfluenceFunction(
-            Point(target),
-            loader(batches),
+            FlatModel(target),
+            data_loader(batches),
             "",
-            stay,
-            loss_fn=Total(target),
-            hessian_dataset=loader(list(zip(bend.x.split(64), bend.y.split(64), strict=True))),
+            keep_checkpoint,
+            loss_fn=SummedLoss(target),
+            hessian_dataset=data_loader(list(zip(curvature.x.split(64), curvature.y.split(64), strict=True))),
             projection_dim=rank,
-            seed=question.seed,
-            # captum drops its last step, and one more where it stops early: so it takes one extra and never stops.
+            seed=request.seed,
+            # captum drops its last step, and another one when it stops early: give it one extra step and never stop.
             arnoldi_dim=min(steps, target.flat.size + 1),
             arnoldi_tol=0.0,
-            hessian_reg=looked_at * bend.damping,
-            hessian_inverse_tol=1e-6 * looked_at * bend.highest,
+            hessian_reg=count * curvature.damping,
+            hessian_inverse_tol=1e-6 * count * curvature.highest,
         )
-        ours, theirs = (method.compute_intermediate_quantities(loader(part)).double() for part in (batches, inputs))
-        scores = (ours @ theirs.T).numpy() * looked_at / len(question.train)
-        kept = len(method.R) * target.flat.size * target.theta.element_size()
-    return influences(*gathered(question, scores, groups, items), kept)
+        train, test = (
+            method.compute_intermediate_quantities(data_loader(part)).double() for part in (batches, queries)
+        )
+        scores = (train @ test.T).numpy() * count / len(request.train)
+        stored_bytes = len(method.R) * target.flat.size * target.theta.element_size()
+    return scores_from_loss_effects(*sum_to_groups(request, scores, groups, items), stored_bytes)

@@ -1,14 +1,14 @@
-"""Scores drawn at random: what any method must beat."""
+"""Random scores: the floor that every method must beat."""
 
 import numpy as np
 
-from ddm.baselines.protocol import Question, Scores
+from ddm.baselines.protocol import ScoreRequest, Scores
 
 
-def chance(question: Question) -> Scores:
-    """Scores from a standard normal distribution, the same for the same seed."""
-    generator = np.random.default_rng(question.seed)
-    shape = len(question.partition), len(question.test)
+def chance(request: ScoreRequest) -> Scores:
+    """Draw scores from a standard normal distribution; the same seed gives the same scores."""
+    generator = np.random.default_rng(request.seed)
+    shape = len(request.partition), len(request.test)
     return Scores(
         generator.standard_normal(shape), generator.standard_normal(shape), generator.standard_normal(shape[0])
     )

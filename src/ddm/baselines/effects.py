@@ -1,46 +1,46 @@
-"""From what a method computes to what it says: sums over groups, and signs by class."""
+"""Helpers that turn scores of samples into scores of groups, and give them a sign by class."""
 
 from __future__ import annotations
 
 import numpy as np
 from torch import Tensor
 
-from ddm.baselines.protocol import Question, Scores
+from ddm.baselines.protocol import ScoreRequest, Scores
 from ddm.partition import Partition
 
 
-def sums(partition: Partition, values: np.ndarray | Tensor) -> np.ndarray:
-    """Σ over each group's samples ``(K, ...)`` of values ``(n, ...)``."""
+def sum_over_groups(partition: Partition, values: np.ndarray | Tensor) -> np.ndarray:
+    """Sum values of samples ``(n, ...)`` over each group ``(K, ...)``."""
     values = np.asarray(values, dtype=np.float64)
     totals = np.zeros((len(partition), *values.shape[1:]))
     np.add.at(totals, partition.groups, values)
     return totals
 
 
-def means(partition: Partition, values: np.ndarray | Tensor) -> np.ndarray:
-    """The mean over each group's samples ``(K, F)`` of values ``(n, F)``."""
-    found: np.ndarray = sums(partition, values) / partition.sizes[:, None]
-    return found
+def mean_over_groups(partition: Partition, values: np.ndarray | Tensor) -> np.ndarray:
+    """Average values of samples ``(n, F)`` over each group ``(K, F)``."""
+    means: np.ndarray = sum_over_groups(partition, values) / partition.sizes[:, None]
+    return means
 
 
-def classes_of(question: Question) -> np.ndarray:
-    """The class of each group ``(K,)``: the one it lies in, or that of most of its samples."""
-    partition = question.partition
+def group_classes(request: ScoreRequest) -> np.ndarray:
+    """The class of each group ``(K,)``; a group that spans several classes counts as its most frequent class."""
+    partition = request.partition
     if partition.parents is not None:
         return partition.parents
-    counts = sums(partition, np.eye(len(question.train.classes))[question.train.labels.numpy()])
+    counts = sum_over_groups(partition, np.eye(len(request.train.classes))[request.train.labels.numpy()])
     majority: np.ndarray = counts.argmax(1)
     return majority
 
 
-def own(question: Question, labels: Tensor) -> np.ndarray:
-    """+1 where a group is of the class of a sample and −1 where it is not ``(K, m)``, for labels ``(m,)``.
+def class_signs(request: ScoreRequest, labels: Tensor) -> np.ndarray:
+    """Signs ``(K, m)`` for labels ``(m,)``: +1 where the group has the sample's class, −1 elsewhere.
 
-    Removing data like a sample raises its loss if they have its label, and lowers it if they have another.
+    Removing data that resemble a sample raises its loss if they share its label, and lowers it if they do not.
     """
-    return np.where(classes_of(question)[:, None] == labels.numpy()[None, :], 1.0, -1.0)
+    return np.where(group_classes(request)[:, None] == labels.numpy()[None, :], 1.0, -1.0)
 
 
-def influences(loss: np.ndarray, validation: np.ndarray, kept: int = 0) -> Scores:
-    """What a method says that predicts effects on the loss ``(K, m)``: a prediction moves as far as its loss does."""
-    return Scores(np.abs(loss), loss, validation, kept)
+def scores_from_loss_effects(loss: np.ndarray, validation: np.ndarray, stored_bytes: int = 0) -> Scores:
+    """Scores of a method that only predicts effects on the loss ``(K, m)``: |effect| stands in for the shift."""
+    return Scores(np.abs(loss), loss, validation, stored_bytes)

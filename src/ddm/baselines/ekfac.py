@@ -1,7 +1,7 @@
 """EK-FAC influence functions (Grosse et al., 2023) with kronfluence.
 
-H is taken to be the Fisher information, a block a layer, each with the eigenvectors of a Kronecker product. Only
-convolutions and linear layers are tracked: the parameters of normalisation layers are taken not to move.
+H is approximated by the Fisher information, with one block per layer in the eigenbasis of a Kronecker product. Only
+convolutions and linear layers are tracked; the parameters of normalisation layers are treated as constant.
 """
 
 from __future__ import annotations
@@ -10,59 +10,71 @@ import copy
 import tempfile
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from ddm.baselines.effects import influences, sums
-from ddm.baselines.peers import peer
-from ddm.baselines.protocol import CannotRun, Question, Scores
+from ddm.baselines.effects import scores_from_loss_effects, sum_over_groups
+from ddm.baselines.peers import isolated_library
+from ddm.baselines.protocol import CannotRun, ScoreRequest, Scores
 
-_BATCH = 128
-_QUERIES = 32
+_TRAIN_BATCH = 128
+_QUERY_BATCH = 32
 
 
-def ekfac(question: Question, damping: float | None = None) -> Scores:
-    """``(1/n) Σ_{i∈κ} g_iᵀ (F + λI)⁻¹ g_z``, with λ a tenth of the mean eigenvalue of each layer unless it is given."""
-    target = question.target
-    # Inside another, because kronfluence cannot replace a network that is a single layer.
-    network = nn.Sequential(copy.deepcopy(target.network)).float()
-    layers = _layers(network)
+def ekfac(request: ScoreRequest, damping: float | None = None) -> Scores:
+    """``(1/n) Σ_{i∈κ} g_iᵀ (F + λI)⁻¹ g_z``; by default λ is a tenth of each layer's mean eigenvalue."""
+    # kronfluence cannot replace a network that is a single layer, so wrap it.
+    network = nn.Sequential(copy.deepcopy(request.target.network)).float()
+    layers = _trained_layers(network)
     if not layers:
         raise CannotRun("kronfluence cannot run on this network: it has no trained convolution and no linear layer.")
-    with peer("kronfluence", question.seed), tempfile.TemporaryDirectory() as folder:
+    with isolated_library("kronfluence", request.seed), tempfile.TemporaryDirectory() as folder:
         from kronfluence.analyzer import Analyzer, prepare_model
-        from kronfluence.arguments import ScoreArguments
 
-        task = _task(question, layers)
+        task = _kronfluence_task(request, layers)
         analyzer = Analyzer(
             "ekfac", prepare_model(network, task), task, cpu=True, disable_tqdm=True, output_dir=folder, log_level=100
         )
-        train, test, validation = (
-            TensorDataset(*samples.batch()) for samples in (question.train, question.test, question.validation)
-        )
-        analyzer.fit_all_factors("factors", train, per_device_batch_size=_BATCH)
-        for name, queries in (("test", test), ("validation", validation)):
-            analyzer.compute_pairwise_scores(
-                name,
-                "factors",
-                queries,
-                train,
-                per_device_query_batch_size=_QUERIES,
-                per_device_train_batch_size=_BATCH,
-                score_args=ScoreArguments(damping_factor=damping, aggregate_query_gradients=name == "validation"),
-            )
-        loss, mean = (
-            sums(question.partition, analyzer.load_pairwise_scores(name)["all_modules"].T) / len(train)
-            for name in ("test", "validation")
-        )
-        factors = analyzer.load_eigendecomposition("factors") | analyzer.load_lambda_matrices("factors")
-        kept = sum(tensor.nbytes for part in factors.values() for tensor in part.values())
-    return influences(loss, mean[:, 0] / len(question.validation), kept)
+        loss, validation = _loss_effects(analyzer, request, damping)
+        stored_bytes = _factor_bytes(analyzer)
+    return scores_from_loss_effects(loss, validation[:, 0] / len(request.validation), stored_bytes)
 
 
-def _layers(network: nn.Module) -> list[str]:
-    """The layers that kronfluence knows and that were trained."""
+def _loss_effects(analyzer: Any, request: ScoreRequest, damping: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """Effects on each test loss ``(K, m)`` and on the summed validation loss ``(K, 1)``."""
+    from kronfluence.arguments import ScoreArguments
+
+    train, test, validation = (
+        TensorDataset(*samples.batch()) for samples in (request.train, request.test, request.validation)
+    )
+    analyzer.fit_all_factors("factors", train, per_device_batch_size=_TRAIN_BATCH)
+    for name, queries in (("test", test), ("validation", validation)):
+        analyzer.compute_pairwise_scores(
+            name,
+            "factors",
+            queries,
+            train,
+            per_device_query_batch_size=_QUERY_BATCH,
+            per_device_train_batch_size=_TRAIN_BATCH,
+            score_args=ScoreArguments(damping_factor=damping, aggregate_query_gradients=name == "validation"),
+        )
+    loss, total = (
+        sum_over_groups(request.partition, analyzer.load_pairwise_scores(name)["all_modules"].T) / len(train)
+        for name in ("test", "validation")
+    )
+    return loss, total
+
+
+def _factor_bytes(analyzer: Any) -> int:
+    """Size of the factors that kronfluence keeps between queries."""
+    factors = analyzer.load_eigendecomposition("factors") | analyzer.load_lambda_matrices("factors")
+    return sum(tensor.nbytes for part in factors.values() for tensor in part.values())
+
+
+def _trained_layers(network: nn.Module) -> list[str]:
+    """Names of the trained layers that kronfluence supports."""
     return [
         name
         for name, module in network.named_modules()
@@ -70,17 +82,17 @@ def _layers(network: nn.Module) -> list[str]:
     ]
 
 
-def _task(question: Question, layers: list[str]) -> Any:
-    """The target's loss in kronfluence's terms."""
+def _kronfluence_task(request: ScoreRequest, layers: list[str]) -> Any:
+    """The target's loss as a kronfluence task."""
     from kronfluence.task import Task
 
     class Classification(Task):  # type: ignore[misc]
         def compute_train_loss(self, batch: tuple[Tensor, Tensor], model: nn.Module, sample: bool = False) -> Tensor:
             x, y = batch
             logits = model(x)
-            if sample:  # labels drawn from what the network predicts make this the Fisher information
+            if sample:  # labels drawn from the network's own predictions give the true Fisher information
                 y = torch.multinomial(logits.detach().softmax(1), 1).flatten()
-            return question.target.loss(logits, y) * len(y)
+            return request.target.loss(logits, y) * len(y)
 
         def compute_measurement(self, batch: tuple[Tensor, Tensor], model: nn.Module) -> Tensor:
             return self.compute_train_loss(batch, model)

@@ -1,55 +1,56 @@
-"""Groups near a sample, in what the target makes of both: the paper's two baselines without gradients.
+"""Groups scored by their distance to a sample: the paper's two baselines without gradients.
 
-predict-based:    ``p̄_κ``, the mean of the probabilities that ℳ predicts for the group, against those of the sample
-clustering-based: the centroid of the group in ℳ's penultimate features, against those of the sample
+predict-based:    the group's mean predicted probabilities ``p̄_κ`` against those of the sample
+clustering-based: the group's centroid in ℳ's penultimate features against the features of the sample
 
-Neither says how a loss moves; for that the similarity ``1/(1 + distance)`` is taken, positive where the group is of the
-sample's true class and negative where it is not.
+A distance has no direction, so the effect on the loss is taken to be the similarity ``1/(1 + distance)``: positive
+where the group has the sample's true class, negative elsewhere.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ddm.baselines.effects import means, own
-from ddm.baselines.protocol import Question, Scores
+from ddm.baselines.effects import class_signs, mean_over_groups
+from ddm.baselines.protocol import ScoreRequest, Scores
 from ddm.datasets.samples import Samples
 from ddm.partition import features_of
 
 
-def predict(question: Question) -> Scores:
+def predict(request: ScoreRequest) -> Scores:
     """Shift ``−‖p̄_κ − p(x)‖²``."""
 
     def probabilities(samples: Samples) -> np.ndarray:
-        found: np.ndarray = question.target.outputs(samples.batch()[0]).softmax(1).cpu().double().numpy()
-        return found
+        values: np.ndarray = request.target.outputs(samples.batch()[0]).softmax(1).cpu().double().numpy()
+        return values
 
-    centres = means(question.partition, probabilities(question.train))
-    test, validation = (_distances(centres, probabilities(s)) ** 2 for s in (question.test, question.validation))
-    return _scores(question, test, validation, centres.nbytes)
+    centres = mean_over_groups(request.partition, probabilities(request.train))
+    test, validation = (_distances(centres, probabilities(s)) ** 2 for s in (request.test, request.validation))
+    return _scores(request, test, validation, centres.nbytes)
 
 
-def centroid(question: Question) -> Scores:
+def centroid(request: ScoreRequest) -> Scores:
     """Shift ``−‖c_κ − f(x)‖`` for the centroid ``c_κ`` of the group's features."""
 
     def features(samples: Samples) -> np.ndarray:
-        return features_of(samples, None, question.target)
+        return features_of(samples, None, request.target)
 
-    centres = means(question.partition, features(question.train))
-    test, validation = (_distances(centres, features(s)) for s in (question.test, question.validation))
-    return _scores(question, test, validation, centres.nbytes)
+    centres = mean_over_groups(request.partition, features(request.train))
+    test, validation = (_distances(centres, features(s)) for s in (request.test, request.validation))
+    return _scores(request, test, validation, centres.nbytes)
 
 
 def _distances(centres: np.ndarray, points: np.ndarray) -> np.ndarray:
     """Euclidean distances ``(K, m)`` from centres ``(K, F)`` to points ``(m, F)``."""
-    found = [np.linalg.norm(points - centre, axis=1) for centre in centres]  # K at a time would be K·m·F numbers
-    return np.stack(found)
+    # One centre at a time: all at once would take K·m·F floats.
+    return np.stack([np.linalg.norm(points - centre, axis=1) for centre in centres])
 
 
-def _scores(question: Question, test: np.ndarray, validation: np.ndarray, kept: int) -> Scores:
+def _scores(request: ScoreRequest, test: np.ndarray, validation: np.ndarray, stored_bytes: int) -> Scores:
+    """Scores from distances to the test ``(K, m)`` and the validation samples."""
     return Scores(
         -test,
-        own(question, question.test.labels) / (1 + test),
-        (own(question, question.validation.labels) / (1 + validation)).mean(1),
-        kept,
+        class_signs(request, request.test.labels) / (1 + test),
+        (class_signs(request, request.validation.labels) / (1 + validation)).mean(1),
+        stored_bytes,
     )

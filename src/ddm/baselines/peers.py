@@ -1,4 +1,4 @@
-"""Other people's libraries, kept quiet and apart: they leave nothing behind and draw from a generator of their own."""
+"""A context that runs other people's libraries in isolation: silent, seeded, and without lasting side effects."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ from ddm.baselines.protocol import CannotRun
 
 
 @contextlib.contextmanager
-def peer(name: str, seed: int = 0) -> Iterator[None]:
-    """Import and call a library here: its errors become ``CannotRun``; its bars, warnings and logs go nowhere."""
+def isolated_library(name: str, seed: int = 0) -> Iterator[None]:
+    """Import and call a library inside this context.
+
+    Import and runtime errors become ``CannotRun``. Progress bars, warnings and logs are discarded. Random numbers come
+    from a generator seeded by ``seed``, and the global generator is restored afterwards.
+    """
     root = logging.getLogger()
     handlers, level, disabled = root.handlers[:], root.level, logging.root.manager.disable
     try:
         with (
-            open(os.devnull, "w") as nowhere,
-            contextlib.redirect_stderr(nowhere),
-            contextlib.redirect_stdout(nowhere),
+            open(os.devnull, "w") as devnull,
+            contextlib.redirect_stderr(devnull),
+            contextlib.redirect_stdout(devnull),
             warnings.catch_warnings(),
             torch.random.fork_rng(devices=[]),
         ):
@@ -32,7 +36,7 @@ def peer(name: str, seed: int = 0) -> Iterator[None]:
             yield
     except ImportError:
         raise CannotRun(f"{name} is not installed: pip install 'distilled-datamodel[bench]'.") from None
-    except RuntimeError as error:  # what torch raises, NotImplementedError included
+    except RuntimeError as error:  # torch's errors, including NotImplementedError
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(". ")
         raise CannotRun(f"{name} cannot run on this network: {reason}.") from error
     finally:

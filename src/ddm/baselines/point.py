@@ -1,7 +1,7 @@
-"""The target as a module of one parameter, θ itself: what captum and dattri are given in place of a network.
+"""The target as a module with a single parameter, the vector θ: the model that captum, dattri and traker receive.
 
-They then differentiate by exactly the parameters that were trained, of whatever layers, leave no hooks in the network,
-and never touch the target.
+The libraries then differentiate with respect to exactly the trained parameters, whatever their layers. They leave no
+hooks in the network and never modify the target.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from ddm.baselines.protocol import Question
+from ddm.baselines.protocol import ScoreRequest
 from ddm.datasets.samples import Samples
 from ddm.target import Target
 
-_PIECE = 64
+_BATCH = 64
 
 Batch = tuple[Tensor, Tensor]
 
 
-class Point(nn.Module):
-    """Logits ``(b, L)`` of inputs ``(b, ...)`` at a checkpoint that can be changed."""
+class FlatModel(nn.Module):
+    """Logits ``(b, L)`` of inputs ``(b, ...)`` at any checkpoint of the target."""
 
     def __init__(self, target: Target) -> None:
         super().__init__()
@@ -32,20 +32,20 @@ class Point(nn.Module):
         self.constants = target.fixed
         self.eval()
 
-    def move(self, t: int) -> None:
-        """Go to checkpoint ``t``."""
+    def load_checkpoint(self, t: int) -> None:
+        """Switch to checkpoint ``t``."""
         theta, self.constants = self.target.at(t)
         self.theta.data.copy_(theta)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of the target at θ."""
+        """Logits of the target at the current checkpoint."""
         return self.target.flat(self.theta, self.constants, x)
 
 
-class Total:
-    """The summed loss of a batch as the loss of one item ``(1,)``.
+class SummedLoss:
+    """The summed loss of a batch, reported as the loss of a single item ``(1,)``.
 
-    A sum of gradients is the gradient of the sum, so a group is one item to a library that goes through items.
+    The gradient of a sum is the sum of gradients, so a library that works item by item handles a whole batch as one.
     """
 
     reduction = "none"
@@ -58,43 +58,44 @@ class Total:
         return (self.loss(logits, labels) * len(labels))[None]
 
 
-def pieces(question: Question) -> tuple[list[Batch], np.ndarray]:
-    """The training set in batches that lie within a group each, and the group of each batch."""
+def group_batches(request: ScoreRequest) -> tuple[list[Batch], np.ndarray]:
+    """Batches of the training set that never cross a group, and the group of each batch."""
     batches: list[Batch] = []
     groups: list[int] = []
-    for number in range(len(question.partition)):
-        rows = torch.as_tensor(question.partition.rows(number))
-        parts = list(_batches(question, question.train, rows))
+    for group in range(len(request.partition)):
+        rows = torch.as_tensor(request.partition.rows(group))
+        parts = list(_batches(request, request.train, rows))
         batches += parts
-        groups += [number] * len(parts)
+        groups += [group] * len(parts)
     return batches, np.array(groups)
 
 
-def asked(question: Question) -> tuple[list[Batch], np.ndarray]:
-    """Every test sample by itself and the validation set in batches, and the item of each: 0 … m − 1, then m."""
-    single = [
-        batch for i in range(len(question.test)) for batch in _batches(question, question.test, torch.tensor([i]))
-    ]
-    rest = list(_batches(question, question.validation, torch.arange(len(question.validation))))
+def query_batches(request: ScoreRequest) -> tuple[list[Batch], np.ndarray]:
+    """A batch for each of the m test samples, then batches of the validation set; and the query number of each batch.
+
+    Test samples have query numbers 0 … m − 1. All validation batches share number m.
+    """
+    single = [batch for i in range(len(request.test)) for batch in _batches(request, request.test, torch.tensor([i]))]
+    rest = list(_batches(request, request.validation, torch.arange(len(request.validation))))
     return [*single, *rest], np.array([*range(len(single)), *[len(single)] * len(rest)])
 
 
-def _batches(question: Question, samples: Samples, rows: Tensor) -> Iterator[Batch]:
-    for part in rows.split(_PIECE):
+def _batches(request: ScoreRequest, samples: Samples, rows: Tensor) -> Iterator[Batch]:
+    for part in rows.split(_BATCH):
         x, y = samples.batch(part)
-        yield x.to(question.target.device), y.to(question.target.device)
+        yield x.to(request.target.device), y.to(request.target.device)
 
 
-def loader(batches: list[Batch]) -> DataLoader[Batch]:
-    """Batches that are made already, as torch's loader."""
+def data_loader(batches: list[Batch]) -> DataLoader[Batch]:
+    """A torch loader that yields ready-made batches."""
     return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
 
 
-def gathered(
-    question: Question, scores: np.ndarray, groups: np.ndarray, items: np.ndarray
+def sum_to_groups(
+    request: ScoreRequest, scores: np.ndarray, groups: np.ndarray, queries: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of ``pieces`` × ``asked``, summed to those of groups on test ``(K, m)`` and validation ``(K,)``."""
-    count = len(question.test)
-    totals = np.zeros((len(question.partition), count + 1))
-    np.add.at(totals, (groups[:, None], items[None, :]), scores)
-    return totals[:, :count], totals[:, count] / len(question.validation)
+    """Sum scores of ``group_batches × query_batches`` to effects on test ``(K, m)`` and validation loss ``(K,)``."""
+    count = len(request.test)
+    totals = np.zeros((len(request.partition), count + 1))
+    np.add.at(totals, (groups[:, None], queries[None, :]), scores)
+    return totals[:, :count], totals[:, count] / len(request.validation)

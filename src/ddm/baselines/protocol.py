@@ -1,4 +1,4 @@
-"""What every way to score groups is given and what it gives back."""
+"""The interface of a baseline: a ``ScoreRequest`` goes in, ``Scores`` come out."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ddm.target import Target
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is asked of a method: which groups of ``train`` move ``target`` on each test sample, and on validation.
+class ScoreRequest:
+    """A request to score how removing each group of ``train`` changes ``target`` on test and validation samples.
 
     target:     ℳ with its trajectory, trained on all of ``train``
     train:      n training samples, split into K groups by ``partition``
-    test:       m samples that are each asked about
-    validation: samples whose mean loss is asked about
-    seed:       of everything a method draws
+    test:       m samples, each scored separately
+    validation: samples whose mean loss is scored
+    seed:       random seed of the method
     """
 
     target: Target
@@ -33,12 +33,12 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What a method says of removing each of K groups.
+    """A method's predictions of what removing each of K groups does.
 
-    shift:      how far the prediction for each test sample moves ``(K, m)``; only the order over groups counts
-    loss:       effect on the loss of each test sample ``(K, m)``: positive = removing the group raises it
-    validation: effect on the mean validation loss ``(K,)``
-    bytes:      what the method keeps between questions
+    shift:      how far the prediction for each test sample moves ``(K, m)``; only the order over groups matters
+    loss:       change of each test sample's loss ``(K, m)``: positive = removing the group raises it
+    validation: change of the mean validation loss ``(K,)``
+    bytes:      size of what the method keeps between requests
     """
 
     shift: np.ndarray
@@ -47,8 +47,8 @@ class Scores:
     bytes: int = 0
 
 
-Baseline = Callable[[Question], Scores]
+Baseline = Callable[[ScoreRequest], Scores]
 
 
 class CannotRun(Exception):  # noqa: N818
-    """A method does not fit this network or this machine; the message is one sentence that says why."""
+    """The method does not support this network or this machine; the message says why in one sentence."""

@@ -1,17 +1,17 @@
-"""The size of a group: removing more data changes more."""
+"""Groups scored by their size: removing more data changes more."""
 
 import numpy as np
 
-from ddm.baselines.effects import own
-from ddm.baselines.protocol import Question, Scores
+from ddm.baselines.effects import class_signs
+from ddm.baselines.protocol import ScoreRequest, Scores
 
 
-def size(question: Question) -> Scores:
-    """``n_κ`` for every sample; for the loss ``+n_κ`` where the group is of the sample's class, else ``−n_κ``."""
-    sizes = question.partition.sizes.astype(np.float64)[:, None]
+def size(request: ScoreRequest) -> Scores:
+    """Shift ``n_κ``; loss effect ``+n_κ`` where the group has the sample's class, ``−n_κ`` elsewhere."""
+    sizes = request.partition.sizes.astype(np.float64)[:, None]
     return Scores(
-        np.repeat(sizes, len(question.test), axis=1),
-        sizes * own(question, question.test.labels),
-        (sizes * own(question, question.validation.labels)).mean(1),
+        np.repeat(sizes, len(request.test), axis=1),
+        sizes * class_signs(request, request.test.labels),
+        (sizes * class_signs(request, request.validation.labels)).mean(1),
         sizes.nbytes,
     )

@@ -1,23 +1,25 @@
 """TRAK (Park et al., 2023) with traker: a linear model in randomly projected gradients.
 
-``τ(z, i) = φ_zᵀ (ΦᵀΦ)⁻¹ φ_i (1 − p_i)`` with φ the projected gradient of ``log p/(1 − p)``, p the probability of the
-true class, is what sample i adds to that of z; averaged over a few checkpoints of the trajectory's second half. Without
-it the loss of z rises by ``(1 − p_z) τ``. traker divides by a constant of its own, so that τ has no scale.
+``τ(z, i) = φ_zᵀ (ΦᵀΦ)⁻¹ φ_i (1 − p_i)`` is what sample i adds to the log-odds ``log p/(1 − p)`` of query z. Here p is
+the probability of the true class and φ the projected gradient of the log-odds. τ is averaged over a few checkpoints of
+the trajectory's second half. Without sample i, the loss of z rises by ``(1 − p_z) τ``. traker divides τ by a constant
+of its own, so only relative sizes are meaningful.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
-from ddm.baselines.effects import sums
-from ddm.baselines.peers import peer
-from ddm.baselines.point import Point
-from ddm.baselines.protocol import CannotRun, Question, Scores
+from ddm.baselines.effects import sum_over_groups
+from ddm.baselines.peers import isolated_library
+from ddm.baselines.point import FlatModel
+from ddm.baselines.protocol import CannotRun, ScoreRequest, Scores
 from ddm.datasets.samples import Samples
 
 _CHECKPOINTS = 3
@@ -25,65 +27,76 @@ _DIMENSION = 512
 _BATCH = 200
 
 
-def trak(question: Question, checkpoints: int = _CHECKPOINTS, dimension: int | None = None) -> Scores:
-    """Over ``checkpoints`` checkpoints, in ``dimension`` dimensions: by default so few that ΦᵀΦ is not singular."""
-    target = question.target
+def trak(request: ScoreRequest, checkpoints: int = _CHECKPOINTS, dimension: int | None = None) -> Scores:
+    """Use ``checkpoints`` checkpoints and ``dimension`` projected dimensions.
+
+    The default dimension is small enough to keep ΦᵀΦ from being singular.
+    """
+    target = request.target
     if target.loss is not F.cross_entropy:
-        raise CannotRun("traker cannot run on this network: it was trained with another loss than cross-entropy.")
-    dimension = dimension or max(1, min(_DIMENSION, len(question.train) // 4, target.flat.size // 2))
+        raise CannotRun("traker cannot run on this network: it supports only targets trained with cross-entropy.")
+    dimension = dimension or max(1, min(_DIMENSION, len(request.train) // 4, target.flat.size // 2))
     last = len(target.trajectory) - 1
     chosen = np.unique(np.linspace(last, (last + 1) // 2, checkpoints).round().astype(int))
-    with peer("traker", question.seed), tempfile.TemporaryDirectory() as folder:
-        from trak import TRAKer
-
-        point = Point(target)
-        method = TRAKer(
-            point,
-            "image_classification",
-            len(question.train),
-            save_dir=folder,
-            device="cpu",
-            proj_dim=dimension,
-            logging_level=100,
-            use_half_precision=False,
-            projector_seed=question.seed,
-        )
-        for number, t in enumerate(chosen):
-            point.move(int(t))
-            method.load_checkpoint(point.state_dict(), model_id=number)
-            _each(question.train, method.featurize)
-        method.finalize_features()
-        method.projector.model_id = None  # traker has freed the projection here; this has it drawn again, the same
-        test, validation = (
-            _scores(method, point, chosen, name, samples)
-            for name, samples in (("test", question.test), ("validation", question.validation))
-        )
-    shift = sums(question.partition, test)
+    with isolated_library("traker", request.seed), tempfile.TemporaryDirectory() as folder:
+        test, validation = _sample_scores(request, chosen, dimension, folder)
+    shift = sum_over_groups(request.partition, test)
     return Scores(
         np.abs(shift),
-        shift * _doubt(question, question.test),
-        (sums(question.partition, validation) * _doubt(question, question.validation)).mean(1),
-        len(chosen) * len(question.train) * dimension * 4,
+        shift * _error_probabilities(request, request.test),
+        (sum_over_groups(request.partition, validation) * _error_probabilities(request, request.validation)).mean(1),
+        len(chosen) * len(request.train) * dimension * 4,
     )
 
 
-def _scores(method: Any, point: Point, chosen: np.ndarray, name: str, samples: Samples) -> np.ndarray:
-    """τ of every training sample for some samples ``(n, m)``."""
-    for number, t in enumerate(chosen):
-        point.move(int(t))
-        method.start_scoring_checkpoint(name, point.state_dict(), number, len(samples))
-        _each(samples, method.score)
-    return np.array(method.finalize_scores(name))  # a copy: the file it is mapped from goes
+def _sample_scores(
+    request: ScoreRequest, checkpoints: np.ndarray, dimension: int, folder: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """τ of every training sample for the test samples ``(n, m)`` and for the validation samples."""
+    from trak import TRAKer
+
+    model = FlatModel(request.target)
+    method = TRAKer(
+        model,
+        "image_classification",
+        len(request.train),
+        save_dir=folder,
+        device="cpu",
+        proj_dim=dimension,
+        logging_level=100,
+        use_half_precision=False,
+        projector_seed=request.seed,
+    )
+    for number, t in enumerate(checkpoints):
+        model.load_checkpoint(int(t))
+        method.load_checkpoint(model.state_dict(), model_id=number)
+        _for_each_batch(request.train, method.featurize)
+    method.finalize_features()
+    method.projector.model_id = None  # traker has freed the projection; this makes it draw the same one again
+    test, validation = (
+        _query_scores(method, model, checkpoints, name, samples)
+        for name, samples in (("test", request.test), ("validation", request.validation))
+    )
+    return test, validation
 
 
-def _each(samples: Samples, call: Any) -> None:
+def _query_scores(method: Any, model: FlatModel, checkpoints: np.ndarray, name: str, samples: Samples) -> np.ndarray:
+    """τ ``(n, m)`` of every training sample for m queries."""
+    for number, t in enumerate(checkpoints):
+        model.load_checkpoint(int(t))
+        method.start_scoring_checkpoint(name, model.state_dict(), number, len(samples))
+        _for_each_batch(samples, method.score)
+    return np.array(method.finalize_scores(name))  # copied, because the memory-mapped file will be deleted
+
+
+def _for_each_batch(samples: Samples, call: Callable[..., object]) -> None:
     for rows in torch.arange(len(samples)).split(_BATCH):
         call(samples.batch(rows), num_samples=len(rows))
 
 
-def _doubt(question: Question, samples: Samples) -> np.ndarray:
+def _error_probabilities(request: ScoreRequest, samples: Samples) -> np.ndarray:
     """1 − p of the true class ``(m,)`` at θ_τ."""
     x, y = samples.batch()
-    chances = question.target.outputs(x).cpu().double().softmax(1)
-    found: np.ndarray = 1 - chances[torch.arange(len(y)), y].numpy()
-    return found
+    probabilities = request.target.outputs(x).cpu().double().softmax(1)
+    errors: np.ndarray = 1 - probabilities[torch.arange(len(y)), y].numpy()
+    return errors

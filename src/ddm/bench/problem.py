@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from ddm import datasets, designs, engine, networks
-from ddm.baselines.protocol import Question
+from ddm.baselines.protocol import ScoreRequest
 from ddm.bench.outcome import Outcome
 from ddm.bench.setup import Setup
 from ddm.datamodel import DistilledDatamodel
@@ -138,9 +138,9 @@ class Problem:
         return Asked(self.test, self.validation, np.arange(count), unions)
 
     @cached_property
-    def question(self) -> Question:
+    def question(self) -> ScoreRequest:
         """What a baseline is given."""
-        return Question(self.target, self.train, self.partition, self.test, self.validation, self.setup.seed)
+        return ScoreRequest(self.target, self.train, self.partition, self.test, self.validation, self.setup.seed)
 
     @cached_property
     def truth(self) -> list[Effects]:
