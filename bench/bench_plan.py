@@ -1,4 +1,4 @@
-"""Whether ``ddm fit --plan`` is right about the time to a factor of two: planned, then done, each by the command.
+"""Does ``ddm fit --plan`` predict the time of a fit within a factor of two? Each fit is planned, then run.
 
 make bench
 """
@@ -17,7 +17,7 @@ FITS = {
 }
 
 
-def fit(options):
+def run_fit(options):
     command = [sys.executable, "-W", "ignore", "-m", "ddm.cli", "fit", *options.split(), "--json"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
@@ -26,8 +26,8 @@ def fit(options):
 @pytest.mark.benchmark(group="a fit that was planned")
 @pytest.mark.parametrize("options", FITS.values(), ids=FITS)
 def bench_plan(benchmark, tmp_path, options):
-    planned = fit(f"{options} --plan")["seconds"]["all"]
-    benchmark.pedantic(fit, (f"{options} --out {tmp_path / 'run'}",), rounds=1)
+    planned = run_fit(f"{options} --plan")["seconds"]["all"]
+    benchmark.pedantic(run_fit, (f"{options} --out {tmp_path / 'run'}",), rounds=1)
     benchmark.extra_info["planned over real"] = ratio = planned / benchmark.stats["mean"]
-    print(f"planned {planned:.1f} s, {ratio:.2f} of what it took")
+    print(f"planned {planned:.1f} s, {ratio:.2f} of the real time")
     assert 0.5 <= ratio <= 2

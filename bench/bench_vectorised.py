@@ -1,6 +1,6 @@
-"""Where one vectorised call for all groups beats a loop over them, on one thread of a CPU.
+"""When is one vectorised call for all groups faster than a loop over them, on one CPU thread?
 
-These decide the thresholds in ddm.matching.gradient (parameters) and ddm.counterfactual (inputs).
+The results set two thresholds: of parameters for matching gradients, and of inputs for counterfactual models.
 """
 
 import pytest
@@ -51,11 +51,11 @@ def bench_forward(benchmark, target, inputs, vectorised):
     network, shape = target
     models, x = network.theta.repeat(GROUPS, 1), torch.randn(inputs, *shape)
 
-    def one(theta):
+    def logits(theta):
         return network.flat(theta, network.fixed, x)
 
     def forward():
         with torch.no_grad():
-            return vmap(one)(models) if vectorised else torch.stack([one(theta) for theta in models])
+            return vmap(logits)(models) if vectorised else torch.stack([logits(theta) for theta in models])
 
     assert benchmark(forward).shape == (GROUPS, inputs, 10)
