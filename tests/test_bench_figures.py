@@ -1,3 +1,5 @@
+"""The benchmarks ``matching``, ``transfer``, ``architectures`` and ``initialisations`` on a tiny problem."""
+
 import json
 import warnings
 
@@ -10,8 +12,8 @@ import ddm
 import ddm.bench.transfer as transfer
 from ddm.bench import preset
 from ddm.bench.classwise import architectures, initialisations
+from ddm.bench.matching import finetune_on_synsets
 from ddm.bench.matching import run as matching
-from ddm.bench.matching import walk
 from ddm.bench.problem import Problem
 
 BENCHES = {
@@ -30,13 +32,13 @@ def problem(tmp_path_factory):
 @pytest.fixture(scope="module")
 def reports(problem):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # two steps of matching point some synsets the wrong way
+        warnings.simplefilter("ignore", UserWarning)  # after two steps of matching some synsets point the wrong way
         return {name: bench(problem) for name, bench in BENCHES.items()}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHES)
-def test_rows_say_what_was_measured_and_what_it_cost(name, reports):
+def test_rows_have_a_title_and_a_cost(name, reports):
     report = reports[name]
     assert report.name == name
     for row in json.loads(json.dumps(report.rows)):
@@ -48,13 +50,13 @@ def test_rows_say_what_was_measured_and_what_it_cost(name, reports):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHES)
-def test_a_second_run_says_the_same_and_trains_nothing(name, reports, problem, monkeypatch):
+def test_a_second_run_gives_the_same_rows_and_trains_nothing(name, reports, problem, monkeypatch):
     def refuse(*arguments):
         raise AssertionError("something was trained again")
 
     monkeypatch.setattr("ddm.exact._Retrain.__call__", refuse)
-    monkeypatch.setattr("ddm.bench.transfer.learn", refuse)
-    monkeypatch.setattr("ddm.bench.matching._Keep.__call__", refuse)
+    monkeypatch.setattr("ddm.bench.transfer.train_student", refuse)
+    monkeypatch.setattr("ddm.bench.matching._ComputeRow.__call__", refuse)
     before = {path: path.stat().st_mtime_ns for path in problem.work.rglob("*.safetensors")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -64,7 +66,7 @@ def test_a_second_run_says_the_same_and_trains_nothing(name, reports, problem, m
 
 
 @pytest.mark.slow
-def test_unlearning_everything_costs_accuracy_and_retraining_without_a_class_forgets_it(reports):
+def test_unlearning_everything_lowers_accuracy_and_retraining_without_a_class_forgets_it(reports):
     rows = {row["method"]: row for row in reports["matching"].rows}
     assert rows["ddm"]["accuracy_0"] < rows["normal"]["accuracy_tau"]
     assert rows["ddm"]["accuracy_tau"] == rows["normal"]["accuracy_tau"]
@@ -72,18 +74,18 @@ def test_unlearning_everything_costs_accuracy_and_retraining_without_a_class_for
     assert rows["retrain"]["class_once"] == 0
 
 
-def test_a_walk_of_the_librarys_steps_is_the_librarys_counterfactual(target, digits):
+def test_fine_tuning_with_the_librarys_steps_gives_the_librarys_counterfactual(target, digits):
     datamodel = ddm.DistilledDatamodel.fit(target, digits.train, clusters=2, matching="reverse", steps=3)
     synset, target = datamodel.synset, datamodel.target
     groups = torch.tensor([0, 2])
-    ((_, theta),) = walk(target, target.theta, target.fixed, synset, groups, synset.lengths[groups], [1])
+    ((_, theta),) = finetune_on_synsets(target, target.theta, target.fixed, synset, groups, synset.lengths[groups], [1])
     removed = np.isin(np.arange(len(synset)), groups.numpy())[None]
     torch.testing.assert_close(theta, datamodel._clusters.parameters(removed)[0])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["architectures", "initialisations"])
-def test_networks_agree_with_themselves_and_are_drawn(name, reports, tmp_path):
+def test_every_network_agrees_with_itself_and_has_a_panel_in_the_figure(name, reports, tmp_path):
     report = reports[name]
     for row in report.rows:
         assert row[f"rho_{row['method']}"] == pytest.approx(1)
@@ -98,16 +100,16 @@ def test_networks_agree_with_themselves_and_are_drawn(name, reports, tmp_path):
 
 @pytest.mark.slow
 def test_data_are_removed_in_the_order_of_the_effects_and_to_the_exact_count(reports, problem):
-    teaching = transfer.Teaching(problem)
-    groups = teaching.groups()
+    study = transfer.TeacherStudy(problem)
+    groups = study.groups()
     effects = {"ddm": {"effects": list(range(len(groups), 0, -1))}}
-    rows = transfer.removed(teaching, effects, "ddm", 30, 0)
+    rows = transfer.removed_rows(study, effects, "ddm", 30, 0)
     assert len(rows) == len(set(rows)) == round(0.3 * len(problem.train))
     last = groups[-1]
     assert set(last[: len(rows)]) <= set(rows)
 
 
-def test_an_undistillable_teacher_is_paid_for_differing():
+def test_the_undistillable_loss_rewards_predictions_unlike_the_normal_network():
     softened = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]])
     logits, labels = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 1, 0])
     own = (logits / 2).softmax(1)

@@ -1,4 +1,4 @@
-"""The paper's tables and figures, and ours: ``ddm bench NAME``."""
+"""Benchmarks: the paper's tables and figures, and our own. The command is ``ddm bench NAME``."""
 
 from __future__ import annotations
 
@@ -52,14 +52,16 @@ BENCHES: dict[str, Callable[[Problem], Report]] = {
     "speed": speed.run,
     "privacy": privacy.run,
 }
-"""Each makes a report of a problem."""
+"""Benchmarks by name: each takes a problem and returns a report."""
 
 WORK = "work"
 """The folder beside the results that keeps trained models."""
 
 
 def run(name: str, setup: Setup, out: Path, command: str = "", engine: Engine = None) -> dict[str, Any]:
-    """Run a benchmark, write its files into ``out`` and return what its JSON holds; one that was killed goes on.
+    """Run a benchmark, write its files into ``out`` and return the content of its JSON file.
+
+    A benchmark that was killed resumes from the work it has stored in ``out``.
 
     engine: where retraining runs
     """

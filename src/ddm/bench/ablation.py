@@ -1,4 +1,4 @@
-"""``ablation`` (the paper's Table 1): which part of DDM locates the responsible group, by Dist_1, Dist_2, Dist_3."""
+"""``ablation`` (the paper's Table 1): how much each part of DDM helps to locate the responsible group."""
 
 from __future__ import annotations
 
@@ -40,38 +40,39 @@ _PAPER = {
 COLUMNS = {
     "title": "method",
     "dist_1": "Dist_1 × 100",
-    "dist_1_gained": "of what can be gained",
+    "dist_1_gained": "share of the possible gain",
     "dist_2": "Dist_2",
-    "dist_2_gained": "of what can be gained",
+    "dist_2_gained": "share of the possible gain",
     "dist_3": "Dist_3",
-    "dist_3_gained": "of what can be gained",
+    "dist_3_gained": "share of the possible gain",
     "rho": "rho",
     "seconds": "seconds",
 }
 
 
 def run(problem: Problem) -> Report:
-    """Locate a group for each test sample by each method, and measure what retraining without it does."""
+    """Locate a group for each test sample by each method, and measure the effect of retraining without it."""
     return Report(
         "ablation",
-        f"Locating the responsible group: {fidelity.described(problem)}",
+        f"Locating the responsible group: {fidelity.describe_problem(problem)}",
         [*located.rows_by_method(problem, METHODS), _by_sequence(problem), *located.reference_rows(problem)],
         COLUMNS,
         notes=[
-            "Each distance is measured on the model that was really retrained without the located group, mean over "
-            f"{len(problem.test)} test samples; larger is better. Random is the expectation over groups.",
-            "DDM without clustering has groups of its own (each class cut by sequence), so its distances are of other "
-            "retrainings, and what can be gained is of those.",
+            "Each distance is measured on a model retrained without the located group and averaged over "
+            f"{len(problem.test)} test samples; larger is better. Random is the expected value over groups.",
+            "Share of the possible gain: 0 is a random group, 1 is the best possible group.",
+            "DDM without clustering has its own groups: each class is cut by the order of its samples. Its "
+            "distances and its possible gain come from retraining without those groups.",
             "Dist_3 looks for the group that matters least. Most groups hardly matter, so chance is close to the best.",
-            "The paper's column (Dist_1 × 100, Dist_2, Dist_3) is of larger networks on all of the data.",
+            "The paper's column (Dist_1 × 100, Dist_2, Dist_3) is from larger networks on all of the data.",
         ],
-        reference=fidelity.reference(problem),
+        reference=fidelity.shared_facts(problem),
         paper=_PAPER.get(problem.setup.data, {}),
     )
 
 
 def _by_sequence(problem: Problem) -> Row:
-    """DDM with each class cut by sequence instead of clustered, against the truth of those groups."""
-    cut = problem.changed(partition="sequence", unions=1, orders=2)
+    """DDM with each class cut by the order of its samples instead of clustered."""
+    cut = problem.with_changes(partition="sequence", unions=1, orders=2)
     (row,) = located.rows_by_method(cut, ["ddm"])
     return row | {"method": "ddm-sequence", "title": TITLES["ddm-sequence"]}

@@ -1,4 +1,4 @@
-"""``comparison`` (the paper's Table 2): Dist_1 against influence functions and what people use today, with the cost."""
+"""``comparison`` (the paper's Table 2): Dist_1 and cost of DDM, influence functions and today's libraries."""
 
 from __future__ import annotations
 
@@ -20,32 +20,33 @@ _PAPER = {
 COLUMNS = {
     "title": "method",
     "dist_1": "Dist_1 × 100",
-    "oracle_fraction": "of what can be gained",
-    "oracle_fraction_low": "from",
-    "oracle_fraction_high": "to",
+    "oracle_fraction": "share of the possible gain",
+    "oracle_fraction_low": "lower bound",
+    "oracle_fraction_high": "upper bound",
     "rho": "rho",
     "seconds": "seconds",
-    "trainings": "in trainings",
+    "trainings": "cost in trainings",
     "bytes": "bytes",
 }
 
 
 def run(problem: Problem) -> Report:
-    """Locate a group for each test sample by each method, and measure what retraining without it does."""
+    """Locate a group for each test sample by each method, and measure the effect of retraining without it."""
     rows = located.rows_by_method(problem, METHODS) + located.reference_rows(problem)
     return Report(
         "comparison",
-        f"Dist_1 at the located group: {fidelity.described(problem)}",
+        f"Dist_1 at the located group: {fidelity.describe_problem(problem)}",
         rows,
         COLUMNS,
         notes=[
-            f"Dist_1 of the model that was really retrained without the located group, mean over {len(problem.test)} "
-            "test samples; larger is better. From, to: 95 % bootstrap interval.",
-            "Seconds are for all test samples, what is done once included, on one thread; in trainings of the target "
-            "measured in the same run.",
-            "The paper's column is of larger networks on all of the data.",
-            *fidelity.reasons(rows),
+            f"Dist_1 of a model retrained without the located group, averaged over {len(problem.test)} test samples; "
+            "larger is better. Share of the possible gain: 0 is a random group, 1 is the best possible group; the "
+            "bounds are its 95 % bootstrap interval.",
+            "Seconds are for all test samples on one thread and include work that is done only once. Cost in trainings "
+            "divides them by the seconds of one training of the target in the same run.",
+            "The paper's column is from larger networks on all of the data.",
+            *fidelity.failure_notes(rows),
         ],
-        reference=fidelity.reference(problem),
+        reference=fidelity.shared_facts(problem),
         paper=_PAPER.get(problem.setup.data, {}),
     )

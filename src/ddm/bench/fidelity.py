@@ -1,10 +1,8 @@
-"""``fidelity``: every method against exact retraining, with every figure. The one that decides."""
+"""``fidelity``: every method against exact retraining, by every figure. The main benchmark."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
 
 from ddm.audit import OTHER, SAME, compared
 from ddm.bench.methods import TITLES
@@ -12,32 +10,37 @@ from ddm.bench.outcome import Outcome
 from ddm.bench.problem import Problem
 from ddm.bench.report import Report, Row
 from ddm.effects import Effects
-from ddm.exact import group_rows
 from ddm.fidelity import ceilings
 from ddm.figures import FIGURES
+from ddm.partition import Partition
 
 METHODS = [name for name in TITLES if name not in ("ddm-sequence", "retrain")]
 
 
 def run(problem: Problem) -> Report:
-    """Score every method against retraining without every group."""
-    found = problem.outcomes(METHODS)
-    rows = [row(problem, name, outcome) for name, outcome in found.items()]
+    """Compare the predictions of every method with retraining without each group."""
+    rows = [method_row(problem, name, outcome) for name, outcome in problem.outcomes(METHODS).items()]
     rows.append(retrain_row(problem))
     return Report(
         "fidelity",
-        f"How far each method agrees with retraining: {described(problem)}",
+        f"Agreement of each method with retraining: {describe_problem(problem)}",
         rows,
         COLUMNS,
         notes=[
-            MEANINGS,
-            "slope means something only for methods whose scores are effects.",
-            "*same run* scores against retraining with the target's batch order, *other run* against other orders.",
-            "Scores of other tools are summed over groups and, for unions, over the groups of a union.",
-            *reasons(rows),
+            *FIGURE_NOTES,
+            "The scores of other tools are summed over the samples of a group, and over the groups of a union.",
+            *failure_notes(rows),
         ],
-        reference=reference(problem),
+        reference=shared_facts(problem),
     )
+
+
+FIGURE_NOTES = [
+    "; ".join(f"{figure.label}: {figure.meaning}" for figure in FIGURES.values()) + ".",
+    "The slope means something only for methods whose scores are effects.",
+    "The truth is retraining with the target's batch order. Columns *other run* compare with other batch orders.",
+]
+"""How to read the columns of ``fidelity`` and ``ladder``."""
 
 
 COLUMNS = {
@@ -45,26 +48,23 @@ COLUMNS = {
     **{name: figure.label for name, figure in FIGURES.items()},
     **{f"other_{name}": f"{FIGURES[name].label}, other run" for name in ("oracle_fraction", "rho")},
     "seconds": "seconds",
-    "trainings": "in trainings",
-    "query_ms": "ms a question",
+    "trainings": "cost in trainings",
+    "query_ms": "ms per question",
     "bytes": "bytes",
 }
 
-MEANINGS = "; ".join(f"{figure.label}: {figure.meaning}" for figure in FIGURES.values()) + "."
-"""What the figures mean, for the notes below a table."""
 
-
-def row(problem: Problem, name: str, outcome: Outcome) -> Row:
-    """Every figure of a method, what another retraining scores, the ceiling, and the cost."""
+def method_row(problem: Problem, name: str, outcome: Outcome) -> Row:
+    """Every figure of a method, the same figures of another retraining, their ceilings, and the cost."""
     facts: Row = {"method": name, "title": TITLES.get(name, name)}
     if outcome.effects is None:
         return facts | {"reason": outcome.reason}
-    return facts | figures(outcome.effects, problem) | cost(problem, outcome)
+    return facts | fidelity_figures(outcome.effects, problem) | cost_columns(problem, outcome)
 
 
-def figures(found: Effects, problem: Problem) -> Row:
-    """Every figure of predicted effects, by run."""
-    table = compared(found, problem.truth, problem.setup.seed)
+def fidelity_figures(predicted: Effects, problem: Problem) -> Row:
+    """Every figure of predicted effects, against the same batch order and against others (``other_…``)."""
+    table = compared(predicted, problem.truth, problem.setup.seed)
     values: Row = {}
     for run, prefix in ((SAME, ""), (OTHER, "other_")):
         for name in FIGURES:
@@ -78,28 +78,28 @@ def figures(found: Effects, problem: Problem) -> Row:
     return values | {f"ceiling_{name}": value for name, value in ceilings(problem.truth).items()}
 
 
-def cost(problem: Problem, outcome: Outcome) -> Row:
-    """Seconds for all test samples, the same in trainings of the target, a question's share, and bytes."""
-    paid = outcome.cost
-    seconds = paid.offline + paid.query * len(problem.test)
+def cost_columns(problem: Problem, outcome: Outcome) -> Row:
+    """Seconds for all test samples, also in units of one training, milliseconds per question, and bytes."""
+    cost = outcome.cost
+    seconds = cost.offline + cost.query * len(problem.test)
     return {
         "seconds": seconds,
         "trainings": seconds / problem.training_seconds,
-        "query_ms": 1000 * paid.query,
-        "bytes": paid.bytes,
+        "query_ms": 1000 * cost.query,
+        "bytes": cost.bytes,
     }
 
 
 def retrain_row(problem: Problem) -> Row:
-    """What another retraining scores: K trainings with one other batch order."""
-    removals = group_rows(problem.partition, np.eye(len(problem.partition), dtype=bool))
+    """The figures of K retrainings with another batch order, one without each group."""
+    removals = problem.single_groups
     seconds = problem.exact.seconds(removals, 1) * len(removals)
-    found = figures(problem.truth[1], problem)
+    figures = fidelity_figures(problem.truth[1], problem)
     return {
         "method": "retrain",
         "title": TITLES["retrain"],
-        **found,
-        **{f"other_{name}": found[f"other_retrain_{name}"] for name in FIGURES},
+        **figures,
+        **{f"other_{name}": figures[f"other_retrain_{name}"] for name in FIGURES},
         "seconds": seconds,
         "trainings": seconds / problem.training_seconds,
         "query_ms": None,
@@ -107,8 +107,8 @@ def retrain_row(problem: Problem) -> Row:
     }
 
 
-def reference(problem: Problem) -> Row:
-    """What all rows of a problem share."""
+def shared_facts(problem: Problem) -> Row:
+    """Facts of the problem that all rows share."""
     return {
         "test accuracy of the target": problem.target.accuracy(problem.data.test),
         "seconds of one training": problem.training_seconds,
@@ -119,16 +119,20 @@ def reference(problem: Problem) -> Row:
     }
 
 
-def described(problem: Problem) -> str:
-    """The problem in a few words."""
+def describe_data(problem: Problem) -> str:
+    """The dataset, the number of training images and their size."""
     setup = problem.setup
     pixels = f" at {setup.size}×{setup.size} pixels" if setup.size else ""
-    return (
-        f"{setup.data}, {len(problem.train):,} training images{pixels}, {type(problem.target.network).__name__} of "
-        f"{problem.target.flat.size:,} parameters, {len(problem.partition)} groups"
-    )
+    return f"{setup.data}, {len(problem.train):,} training images{pixels}"
 
 
-def reasons(rows: Sequence[Row]) -> list[str]:
-    """Why some methods have no figures."""
+def describe_problem(problem: Problem, partition: Partition | None = None) -> str:
+    """The data, the network and the number of groups, for captions."""
+    target, groups = problem.target, len(partition or problem.partition)
+    network = f"{type(target.network).__name__} of {target.flat.size:,} parameters"
+    return f"{describe_data(problem)}, {network}, {groups} groups"
+
+
+def failure_notes(rows: Sequence[Row]) -> list[str]:
+    """A sentence for each method that could not run."""
     return [f"{row['title']} could not run: {row['reason']}" for row in rows if "reason" in row]

@@ -1,12 +1,14 @@
-"""Every method a benchmark compares: DDM in its kinds, and what else could have answered."""
+"""The methods that benchmarks compare: the variants of DDM, and the baselines."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from ddm.baselines import BASELINES
 from ddm.baselines.protocol import CannotRun, Scores
@@ -37,68 +39,76 @@ TITLES = {
     "ddm": "DDM (reverse matching)",
     "ddm-response": "DDM (response matching)",
     "ddm-private": "DDM (response matching, --private)",
-    "response": "the response itself, not encoded",
+    "response": "the response itself, not encoded in a synset",
     "ddm-sequence": "DDM without clustering",
     "retrain": "another retraining",
 }
-"""How each method is called in tables."""
+"""Names of the methods in tables."""
 
 
-_PATIENCE = 5.0
-"""Seconds after which a question is not asked again to time it."""
+_TIMING_LIMIT = 5.0
+"""Seconds after which no further question is timed."""
 
 
 _RESPONSES = ("ddm-response", "response")
 
 
 def settings_of(problem: Problem, method: str) -> Settings:
-    """How a kind of DDM distils."""
+    """The distillation settings of a variant of DDM."""
     if method == "ddm-private":
         return private(settings_of(problem, "ddm-response"))
     if method in _RESPONSES:
-        own: dict[str, Any] = {"labels": "soft", "step_size": None, "finetune_steps": 1}
-        return replace(problem.setup.settings, matching="response", **own)
+        required: dict[str, Any] = {"labels": "soft", "step_size": None, "finetune_steps": 1}
+        return replace(problem.setup.settings, matching="response", **required)
     mine = replace(problem.setup.settings, matching="forward" if method == "ddm-match" else "reverse")
     if method == "ddm-paper":
         _, literal = paper(problem.setup.data, problem.setup.model)
-        few = min(literal.steps, mine.steps)
-        return replace(literal, steps=few, checkpoints=mine.checkpoints, offset=mine.offset, seed=mine.seed)
+        steps = min(literal.steps, mine.steps)
+        return replace(literal, steps=steps, checkpoints=mine.checkpoints, offset=mine.offset, seed=mine.seed)
     return mine
 
 
-def find(problem: Problem, method: str) -> Outcome:
-    """What a method says of a problem, measured."""
+def run_method(problem: Problem, method: str) -> Outcome:
+    """Run a method on a problem and measure its cost."""
     if method == "response":
-        return _response(problem)
+        return _run_response(problem)
     if method.startswith("ladder-"):
         from ddm.bench.ladder import RUNGS
 
         return RUNGS[method](problem)
-    return _datamodel(problem, method) if method.startswith("ddm") else _baseline(problem, method)
+    return _run_datamodel(problem, method) if method.startswith("ddm") else _run_baseline(problem, method)
 
 
-def _datamodel(problem: Problem, method: str) -> Outcome:
+def _run_datamodel(problem: Problem, method: str) -> Outcome:
     settings = settings_of(problem, method)
     datamodel = problem.datamodel(settings)
     cost = Cost(problem.matching_seconds(settings), _query_seconds(problem, datamodel), datamodel.synset.nbytes)
-    return Outcome(predicted(Counterfactuals(problem.target, datamodel.synset), problem.asked), cost)
+    return Outcome(predicted(Counterfactuals(problem.target, datamodel.synset), problem.effect_query), cost)
 
 
-def _response(problem: Problem) -> Outcome:
-    """Models displaced by the responses, as if these were kept: what response matching encodes."""
+def _run_response(problem: Problem) -> Outcome:
+    """Models displaced by the exact responses, which response matching encodes in synsets."""
+
+    def find_responses(problem: Problem) -> Tensor:
+        work = ResponseWork(problem.target, problem.train, settings_of(problem, "response"))
+        return work.responses_of(problem.partition, None, Block(list(range(len(problem.partition))), []))
+
+    return displacement_outcome(problem, find_responses)
+
+
+def displacement_outcome(problem: Problem, find_displacements: Callable[[Problem], Tensor]) -> Outcome:
+    """The outcome of moving θ by displacements ``(K, P)``, one for each group's removal."""
     started = time.perf_counter()
-    work = ResponseWork(problem.target, problem.train, settings_of(problem, "response"))
-    everything = Block(list(range(len(problem.partition))), [])
-    responses = work.responses_of(problem.partition, None, everything)
-    cost = Cost(time.perf_counter() - started, 0.0, responses.nbytes)
-    return Outcome(predicted(Models(problem.target, responses), problem.asked), cost)
+    displacements = find_displacements(problem)
+    cost = Cost(time.perf_counter() - started, 0.0, displacements.nbytes)
+    return Outcome(predicted(Models(problem.target, displacements), problem.effect_query), cost)
 
 
 def _query_seconds(problem: Problem, datamodel: DistilledDatamodel) -> float:
-    """Median time of one more question after the first, over all groups."""
+    """Median seconds of a question about all groups, after a first one to warm up."""
     times: list[float] = []
     for index in range(min(6, len(problem.test))):
-        if sum(times) > _PATIENCE:
+        if sum(times) > _TIMING_LIMIT:
             break
         started = time.perf_counter()
         datamodel.attribute(problem.test[index])
@@ -106,24 +116,24 @@ def _query_seconds(problem: Problem, datamodel: DistilledDatamodel) -> float:
     return float(np.median(times[1:] or times))
 
 
-def _baseline(problem: Problem, method: str) -> Outcome:
+def _run_baseline(problem: Problem, method: str) -> Outcome:
     started = time.perf_counter()
     try:
-        scores = BASELINES[method](problem.question)
+        scores = BASELINES[method](problem.score_request)
     except CannotRun as error:
         return Outcome(None, Cost(), str(error))
     seconds = time.perf_counter() - started
-    asked = len(problem.test) + len(problem.validation)
-    return Outcome(_effects(problem, scores), Cost(0.0, seconds / asked, scores.bytes))
+    queries = len(problem.test) + len(problem.validation)
+    return Outcome(_effects_of_scores(problem, scores), Cost(0.0, seconds / queries, scores.bytes))
 
 
-def _effects(problem: Problem, scores: Scores) -> Effects:
-    """Loss effects as effects on the log-odds, which they order alike; those of unions are sums."""
+def _effects_of_scores(problem: Problem, scores: Scores) -> Effects:
+    """Effects from scores: the log-odds rank groups as the negative loss does, and unions add up their groups."""
     base = log_odds(problem.target.outputs(problem.test.batch()[0]), problem.test.labels).numpy()
     return Effects(
         shift=scores.shift,
         margin=-scores.loss,
         validation=scores.validation,
-        unions=-(problem.asked.unions.astype(float) @ scores.loss),
+        unions=-(problem.effect_query.unions.astype(float) @ scores.loss),
         base=base,
     )

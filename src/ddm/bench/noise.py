@@ -1,4 +1,4 @@
-"""``noise`` (the paper's supplement): noise on a fifth of the data; who finds it, and does removing it help?"""
+"""``noise`` (the paper's supplement): which methods find noisy groups, and does removing them help?"""
 
 from __future__ import annotations
 
@@ -18,33 +18,34 @@ _PAPER = {"random": "78.4, 70.5, 68.8, 61.3, 55.7", "ddm": "78.4, 82.0, 79.3, 73
 
 
 def run(problem: Problem) -> Report:
-    """Put noise on a fifth of the groups, remove data by each method and retrain."""
-    noisy = problem.changed(noise=NORM, unions=1, orders=2)
+    """Add noise to a fifth of the groups, remove data in the order of each method, and retrain."""
+    noisy = problem.with_changes(noise=NORM, unions=1, orders=2)
     is_noisy = noisy.noisy_groups
     rows = rows_by_method(noisy, METHODS, SHARES, noisy.setup.orders)
     for row in rows:
-        row["auc"] = _auc(is_noisy, np.array(row["effects"])) if "effects" in row else None
+        row["auc"] = detection_auc(is_noisy, np.array(row["effects"])) if "effects" in row else None
     clean = problem.target.accuracy(problem.data.test)
     return Report(
         "noise",
-        f"Test accuracy in % after noise on a fifth of the groups: {fidelity.described(noisy)}",
+        f"Test accuracy in % after removing data; a fifth of the groups is noisy: {fidelity.describe_problem(noisy)}",
         rows,
         {"title": "method", **{column: column for column in ("0 %", *SHARES)}, "auc": "detection AUC"},
         notes=[
-            f"Gaussian noise of norm {NORM} a pixel (root mean square, on a scale of 0 to 1) on every image of "
-            f"{int(is_noisy.sum())} of {len(is_noisy)} groups, a fifth of the data. The groups are those of the clean "
-            "data, so that a group is noisy as a whole or not at all.",
-            f"With clean data the target classifies {100 * clean:.1f} % of the test images.",
+            f"Every image of {int(is_noisy.sum())} of {len(is_noisy)} groups, a fifth of the data, has Gaussian noise "
+            f"with a root mean square of {NORM} per pixel, on a scale of 0 to 1. The groups are those of the clean "
+            "data, so a group is either noisy as a whole or clean.",
+            f"A target trained on clean data classifies {100 * clean:.1f} % of the test images correctly.",
             "Detection AUC: how well the predicted effect on the validation loss tells noisy groups from clean ones; "
             "0.5 is chance.",
-            "The paper's column (0, 10, 20, 30, 40 %) is of another network and does not say how it measures the norm.",
-            *fidelity.reasons(rows),
+            "The paper's column (0, 10, 20, 30, 40 %) is from another network. The paper does not say how it measures "
+            "the noise.",
+            *fidelity.failure_notes(rows),
         ],
-        reference=fidelity.reference(noisy) | {"test accuracy with clean data": clean},
+        reference=fidelity.shared_facts(noisy) | {"test accuracy with clean data": clean},
         paper=_PAPER,
     )
 
 
-def _auc(is_noisy: np.ndarray, effect: np.ndarray) -> float:
-    """Probability that a noisy group's removal lowers the validation loss more than a clean one's."""
+def detection_auc(is_noisy: np.ndarray, effect: np.ndarray) -> float:
+    """Probability that removing a noisy group lowers the validation loss more than removing a clean one."""
     return float(roc_auc_score(is_noisy, -effect))

@@ -1,4 +1,4 @@
-"""What a method says of a problem and what it cost, as a file."""
+"""A method's predicted effects and their cost, stored as a file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ddm.files import read_metadata, read_tensors, write_tensors
 
 @dataclass(frozen=True)
 class Cost:
-    """What a method took.
+    """The cost of a method.
 
     offline: seconds before the first question
-    query:   seconds a test sample
-    bytes:   kept between questions
+    query:   seconds per test sample
+    bytes:   size of what is kept between questions
     """
 
     offline: float = 0.0
@@ -29,21 +29,21 @@ class Cost:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The effects a method predicts, or why it cannot, and what it cost."""
+    """The effects that a method predicts, or the reason why it cannot, and its cost."""
 
     effects: Effects | None
     cost: Cost
     reason: str = ""
 
     def save(self, path: Path) -> None:
-        """Write it, whole or not at all."""
+        """Write the file atomically."""
         arrays = vars(self.effects) if self.effects is not None else {}
         tensors = {name: torch.as_tensor(values) for name, values in arrays.items()}
         write_tensors(path, tensors, {"cost": asdict(self.cost), "reason": self.reason})
 
     @classmethod
     def load(cls, path: Path) -> Outcome:
-        """Read what ``save`` wrote."""
+        """Read a file that ``save`` wrote."""
         tensors, facts = read_tensors(path), read_metadata(path)
         try:
             arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
@@ -52,5 +52,7 @@ class Outcome:
             check_types(outcome)
         except (KeyError, TypeError, ValueError) as error:
             why = str(error).rstrip(".")
-            raise InputError(f"'{path}' is not an outcome ({why}): delete it, and it is made again.") from None
+            raise InputError(
+                f"'{path}' is not a benchmark outcome ({why}): delete it, and the benchmark computes it again."
+            ) from None
         return outcome

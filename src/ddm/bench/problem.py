@@ -1,7 +1,7 @@
-"""A problem: a trained target, its groups, the truth from retraining and what every method says of it.
+"""A benchmark problem: a trained target, its groups, true effects from retraining, and every method's predictions.
 
-Everything is kept in a folder under a name that says what it was made from. Benchmarks of one setup share it, and one
-that was killed goes on.
+Results are cached in a work folder, under names that hash all that determines them. Benchmarks with the same setup
+share the cache, and a benchmark that was killed resumes from it.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from ddm.effects import Asked, Effects, retrained
 from ddm.errors import InputError
 from ddm.exact import Exact, group_rows
 from ddm.files import read_json, write_json
-from ddm.matching import Settings, distil
+from ddm.matching import Settings
 from ddm.partition import Partition, make_partition
 from ddm.target import Loss, Target
 from ddm.training import train
 
 NOISY_SHARE = 0.2
 
-NOTHING = np.array([], dtype=np.int64)
-"""The rows of no sample."""
+NO_ROWS = np.array([], dtype=np.int64)
+"""Row numbers of an empty set of samples: retrain on everything."""
 
 
 class Problem:
-    """One target with its groups, made on demand.
+    """A target with its groups, computed on demand.
 
-    setup:  what it is
-    work:   the folder where everything made is kept
+    setup:  data, target, groups and settings
+    work:   the folder of cached results
     engine: where retraining runs
     """
 
     def __init__(self, setup: Setup, work: Path, engine: engine.Engine = None) -> None:
         self.setup, self.work, self.engine = setup, work, engine
 
-    def changed(self, **changes: object) -> Problem:
-        """The same problem with some of its setup changed; what stays the same is not made again."""
+    def with_changes(self, **changes: object) -> Problem:
+        """The same problem with some fields of its setup changed; cached results that still apply are reused."""
         return Problem(replace(self.setup, **changes), self.work, self.engine)  # type: ignore[arg-type]
 
     @cached_property
     def data(self) -> Data:
-        """The dataset."""
+        """The dataset, with noise if the setup asks for it."""
         setup = self.setup
         data = datasets.load(setup.data, setup.root, limit=setup.limit, size=setup.size)
         if not setup.noise:
@@ -62,14 +62,14 @@ class Problem:
         return replace(data, train=with_noise(data.train, self._noisy_rows, setup.noise, setup.seed))
 
     @cached_property
-    def clean(self) -> Problem:
+    def without_noise(self) -> Problem:
         """The same problem without noise."""
-        return self.changed(noise=0.0)
+        return self.with_changes(noise=0.0)
 
     @cached_property
     def noisy_groups(self) -> np.ndarray:
-        """Which groups have noise ``(K,)``: drawn until they hold a fifth of the samples."""
-        partition = self.clean.partition
+        """True for groups with noise ``(K,)``, drawn at random until they hold a fifth of the samples."""
+        partition = self.without_noise.partition
         order = np.random.default_rng([self.setup.seed, 13]).permutation(len(partition))
         before = np.cumsum(partition.shares[order]) - partition.shares[order]
         noisy = np.zeros(len(partition), dtype=bool)
@@ -78,7 +78,7 @@ class Problem:
 
     @property
     def _noisy_rows(self) -> np.ndarray:
-        return np.flatnonzero(self.noisy_groups[self.clean.partition.groups])
+        return np.flatnonzero(self.noisy_groups[self.without_noise.partition.groups])
 
     @property
     def train(self) -> Samples:
@@ -87,28 +87,28 @@ class Problem:
 
     @cached_property
     def test(self) -> Samples:
-        """The test samples that are asked about."""
-        return _some(self.data.test, self.setup.tests, self.setup.seed)
+        """The test samples to explain."""
+        return _random_subset(self.data.test, self.setup.tests, self.setup.seed)
 
     @cached_property
     def validation(self) -> Samples:
-        """The validation samples whose loss is asked about."""
-        return _some(self.data.validation, self.setup.validation, self.setup.seed)
+        """The validation samples whose mean loss is explained."""
+        return _random_subset(self.data.validation, self.setup.validation, self.setup.seed)
 
     @property
     def network(self) -> nn.Module:
-        """The network with θ_0."""
+        """A new network with the initial weights θ_0."""
         options = {"seed": self.setup.seed, **self.setup.options}
         return networks.build(self.setup.model, self.train.shape, len(self.data.classes), **options)
 
     @property
     def loss(self) -> Loss:
-        """What the target is trained with."""
+        """The training loss."""
         return torch.nn.functional.cross_entropy
 
     @property
     def target_folder(self) -> Path:
-        """Where the trajectory and the retrained models are."""
+        """The folder of the trajectory and of the retrained models."""
         return self.work / f"target-{self.setup.training_key()}"
 
     @cached_property
@@ -118,99 +118,116 @@ class Problem:
         with engine.one_thread():
             return train(self.network, self.train, self.setup.recipe, loss=self.loss, directory=folder)
 
+    def target_with_order(self, order: int) -> Target:
+        """A target trained with another batch order from the same initial weights; order 0 is the target itself."""
+        if not order:
+            return self.target
+        recipe = replace(self.setup.recipe, seed=self.setup.recipe.seed + order)
+        folder = self.target_folder / f"trajectory-{order}"
+        return train(self.network, self.train, recipe, loss=self.loss, directory=folder)
+
     @cached_property
     def partition(self) -> Partition:
-        """The groups; with noise, those of the clean data."""
+        """The groups; a problem with noise has the groups of the clean data."""
         if self.setup.noise:
-            return self.clean.partition
+            return self.without_noise.partition
         return make_partition(self.target, self.train, self.setup.partition, self.setup.clusters, seed=self.setup.seed)
 
     @cached_property
     def exact(self) -> Exact:
-        """Retraining."""
+        """Retrains the target, and caches the retrained models."""
         return Exact(self.target, self.train, self.target_folder / "exact", engine=self.engine)
 
     @cached_property
-    def asked(self) -> Asked:
-        """What effects are asked about: every group, and random unions."""
+    def effect_query(self) -> Asked:
+        """The effects to predict: those of every group and of random unions of groups."""
         count = len(self.partition)
         unions = designs.random(count, self.setup.unions, seed=self.setup.seed)
         return Asked(self.test, self.validation, np.arange(count), unions)
 
     @cached_property
-    def question(self) -> ScoreRequest:
-        """What a baseline is given."""
+    def score_request(self) -> ScoreRequest:
+        """The request that baselines answer."""
         return ScoreRequest(self.target, self.train, self.partition, self.test, self.validation, self.setup.seed)
 
     @cached_property
     def truth(self) -> list[Effects]:
-        """What retraining shows, for each batch order."""
-        removals = [NOTHING, *group_rows(self.partition, self.asked.removed)]
+        """True effects from retraining, one for each batch order."""
+        removals = [NO_ROWS, *group_rows(self.partition, self.effect_query.removed)]
         self.exact.make(removals, range(self.setup.orders))
-        return [retrained(self.exact, self.partition, self.asked, order) for order in range(self.setup.orders)]
+        return [retrained(self.exact, self.partition, self.effect_query, order) for order in range(self.setup.orders)]
 
     @cached_property
     def training_seconds(self) -> float:
-        """Time of one training of the target on one thread, measured where the retrainings ran."""
-        return self.exact.seconds([NOTHING])
+        """Seconds of one training of the target on one thread, measured where the retrainings ran."""
+        return self.exact.seconds([NO_ROWS])
 
     def datamodel(self, settings: Settings) -> DistilledDatamodel:
-        """A distilled datamodel of the target; its parts are kept."""
-        folder = self.parts(settings)
+        """Fit a datamodel of the target; its synsets and the seconds it took are cached."""
+        folder = self.distillation_folder(settings)
         target, partition, started = self.target, self.partition, time.perf_counter()
-        # In this process: its seconds are compared with those of others.
-        synset, upper = distil(target, self.train, partition, settings, folder, "serial")
+        # In this process, so that its seconds can be compared with those of other methods.
+        datamodel = DistilledDatamodel.fit(
+            target, self.train, partition=partition, settings=settings, directory=folder, engine="serial"
+        )
         if not (folder / "seconds.json").exists():
             write_json(folder / "seconds.json", time.perf_counter() - started)
-        return DistilledDatamodel(
-            self.target, self.partition, synset, upper, settings, self.train.fingerprint(), samples=self.train
-        )
+        return datamodel
 
     def matching_seconds(self, settings: Settings) -> float:
-        """What distilling a datamodel took when it was done."""
+        """Seconds that fitting a datamodel took when it was first done."""
         self.datamodel(settings)
-        seconds = read_json(self.parts(settings) / "seconds.json")
+        path = self.distillation_folder(settings) / "seconds.json"
+        seconds = read_json(path)
         if not isinstance(seconds, float):
-            raise InputError(f"'{self.parts(settings)}' does not say what it took: delete it, and it is made again.")
+            raise InputError(f"'{path}' holds no number of seconds: delete '{path.parent}', and it is fitted again.")
         return seconds
 
-    def parts(self, settings: Settings) -> Path:
-        """Where the parts of a distillation are kept."""
+    def distillation_folder(self, settings: Settings) -> Path:
+        """The folder of the synsets distilled with some settings."""
         return self.work / f"parts-{replace(self.setup, settings=settings).key()}"
 
     def outcomes(self, methods: Sequence[str]) -> dict[str, Outcome]:
-        """What each method says, with its cost; those not known yet are found in parallel."""
-        self.partition  # noqa: B018 (trains the target once, before processes need it)
+        """The outcome of each method; those not in the cache are computed in parallel."""
+        self.partition  # noqa: B018 (trains the target once, before the workers need it)
         missing = [name for name in methods if not self.outcome_file(name).exists()]
-        for _ in engine.each(_Find(self.setup, self.work), missing, what="methods"):
+        for _ in engine.each(_RunMethod(self.setup, self.work), missing, what="methods"):
             pass
         return {name: Outcome.load(self.outcome_file(name)) for name in methods}
 
     def outcome_file(self, method: str) -> Path:
-        """Where a method's outcome is kept."""
+        """The file of a method's outcome."""
         key = self.setup.key() if method.startswith(("ddm", "response", "ladder")) else self.setup.question_key()
         return self.work / f"scores-{key}" / f"{method}.safetensors"
 
+    @property
+    def single_groups(self) -> list[np.ndarray]:
+        """Row numbers of each group."""
+        return group_rows(self.partition, designs.leave_one_out(len(self.partition)))
+
     def rows_of(self, groups: np.ndarray) -> np.ndarray:
-        """Positions of the samples of some groups."""
+        """Row numbers of the samples of some groups."""
         return np.flatnonzero(np.isin(self.partition.groups, groups))
 
 
-class _Find:
-    """Finds the outcome of a method in a process of its own."""
+class _RunMethod:
+    """A worker task that computes and stores the outcome of a method."""
 
     def __init__(self, setup: Setup, work: Path) -> None:
         self.setup, self.work = setup, work
 
     def __call__(self, method: str) -> None:
-        from ddm.bench.methods import find
+        from ddm.bench.methods import run_method
 
         problem = Problem(self.setup, self.work)
-        find(problem, method).save(problem.outcome_file(method))
+        run_method(problem, method).save(problem.outcome_file(method))
 
 
 def with_noise(samples: Samples, rows: np.ndarray, norm: float, seed: int) -> Samples:
-    """Samples with Gaussian noise of root mean square ``norm`` a pixel (on the scale 0 to 1) on those at ``rows``."""
+    """Add Gaussian noise to the samples at ``rows``.
+
+    norm: root mean square of the noise per pixel, on a scale of 0 to 1
+    """
     raw = samples.raw.clone()
     scale = 255.0 if raw.dtype == torch.uint8 else 1.0
     noise = torch.randn(len(rows), *samples.shape, generator=torch.Generator().manual_seed(seed))
@@ -220,7 +237,7 @@ def with_noise(samples: Samples, rows: np.ndarray, norm: float, seed: int) -> Sa
     return replace(samples, raw=raw)
 
 
-def _some(samples: Samples, count: int, seed: int) -> Samples:
+def _random_subset(samples: Samples, count: int, seed: int) -> Samples:
     if len(samples) <= count:
         return samples
     return samples[np.sort(np.random.default_rng([seed, 7]).choice(len(samples), count, replace=False))]

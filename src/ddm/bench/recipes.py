@@ -1,4 +1,4 @@
-"""``recipes``: what momentum, weight decay, a schedule, Adam, BatchNorm and augmentation cost in fidelity."""
+"""``recipes``: how momentum, weight decay, a schedule, Adam, BatchNorm and augmentation change fidelity."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ddm.bench.problem import Problem
 from ddm.bench.report import Report, Row
 
 _CLUSTERS, _UNIONS = 3, 6
-"""A class, and unions of groups, at most: every recipe has its own retrainings."""
+"""Maximum clusters per class and unions of groups; they are few because every recipe needs its own retrainings."""
 
 _RIVALS = {"centroid": "nearest centroid", "trak": "TRAK", "ekfac": "EK-FAC"}
 
 
 def _variants(problem: Problem) -> Mapping[str, tuple[str, dict[str, Any]]]:
-    """By name: a title, and what is changed of the setup."""
+    """By name: a title, and the changes of the setup."""
     recipe, options = problem.setup.recipe, problem.setup.options
     changes: dict[str, tuple[str, dict[str, Any]]] = {
         "plain": ("plain SGD", {}),
@@ -28,7 +28,7 @@ def _variants(problem: Problem) -> Mapping[str, tuple[str, dict[str, Any]]]:
         "decay": ("weight decay 0.005", {"recipe": replace(recipe, weight_decay=0.005)}),
         "cosine": ("cosine schedule", {"recipe": replace(recipe, schedule="cosine")}),
         "adam": ("Adam, learning rate 0.003", {"recipe": replace(recipe, optimizer="adam", lr=0.003)}),
-        "shift": ("augmented by shifts", {"recipe": replace(recipe, augment="shift")}),
+        "shift": ("augmentation by random shifts", {"recipe": replace(recipe, augment="shift")}),
     }
     if problem.setup.model == "convnet":
         changes["batchnorm"] = ("BatchNorm", {"options": {**options, "norm": "batch"}})
@@ -36,14 +36,14 @@ def _variants(problem: Problem) -> Mapping[str, tuple[str, dict[str, Any]]]:
 
 
 def run(problem: Problem) -> Report:
-    """Score response matching of a target for each recipe against retraining by that recipe."""
-    small = problem.changed(
+    """Compare response matching with retraining, for a target of each recipe."""
+    small = problem.with_changes(
         clusters=min(_CLUSTERS, problem.setup.clusters), unions=min(_UNIONS, problem.setup.unions), orders=2
     )
-    rows = [_row(small.changed(**changes), name, title) for name, (title, changes) in _variants(problem).items()]
+    rows = [_row(small.with_changes(**changes), name, title) for name, (title, changes) in _variants(problem).items()]
     return Report(
         "recipes",
-        f"What a recipe costs in fidelity: {fidelity.described(small)}",
+        f"Fidelity by training recipe: {fidelity.describe_problem(small)}",
         rows,
         {
             "title": "recipe",
@@ -59,20 +59,20 @@ def run(problem: Problem) -> Report:
             "retrain_lds": "another retraining  ",
         },
         notes=[
-            "oracle_fraction, rho and lds are those of response matching (the default), beside another retraining and "
-            "what else could have answered; each recipe has its own target, groups and retrainings, with the target's "
-            "batch order.",
+            "oracle_fraction, rho and lds are those of response matching (the default), beside those of another "
+            "retraining and of other methods. Each recipe has its own target, groups and retrainings, with the "
+            "target's batch order.",
         ],
         reference={"groups": len(small.partition), "batch orders": 2},
     )
 
 
 def _row(problem: Problem, name: str, title: str) -> Row:
-    found = problem.outcomes(["ddm-response", *_RIVALS])
+    outcomes = problem.outcomes(["ddm-response", *_RIVALS])
     rivals: Row = {}
     for rival in _RIVALS:
-        row = fidelity.row(problem, rival, found[rival])
+        row = fidelity.method_row(problem, rival, outcomes[rival])
         rivals |= {f"{rival}_{figure}": row.get(figure) for figure in ("oracle_fraction", "rho")}
-    mine = fidelity.row(problem, "ddm-response", found["ddm-response"])
+    mine = fidelity.method_row(problem, "ddm-response", outcomes["ddm-response"])
     accuracy = problem.target.accuracy(problem.data.test)
     return {**mine, "method": name, "title": title, "accuracy": accuracy, **rivals}

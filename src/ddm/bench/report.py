@@ -1,4 +1,4 @@
-"""What a benchmark writes: NAME.json for machines, NAME.md for people, NAME.png where it is a figure."""
+"""The output files of a benchmark: NAME.json for programs, NAME.md for people, and NAME.png if it has a figure."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _PACKAGES = ("torch", "numpy", "scikit-learn", "dattri", "captum", "kronfluence"
 
 @dataclass(frozen=True)
 class Report:
-    """What a benchmark found.
+    """The results of a benchmark.
 
-    name:      of the benchmark
-    title:     one line for people
-    rows:      one for each method, or each thing compared
-    columns:   the keys of the rows that the table for people shows, with their headings
-    notes:     how to read it, a sentence each
-    reference: what all rows share: what another retraining scores, the ceiling, the time of a training
-    paper:     the paper's own figures, by row
-    figure:    the picture, where it is one
+    name:      name of the benchmark
+    title:     caption of the table, one line
+    rows:      one row per method, or per variant compared
+    columns:   row keys that the Markdown table shows, with their headings
+    notes:     explanations of the columns
+    reference: facts shared by all rows, such as ceilings and the duration of a training
+    paper:     the paper's own numbers, by the row's method
+    figure:    the plot, if there is one
     """
 
     name: str
@@ -46,16 +46,16 @@ class Report:
     figure: Figure | None = None
 
     def write(self, out: Path, setup: Setup, command: str, seconds: float) -> dict[str, Any]:
-        """Write every file, each whole or not at all, and return what the JSON holds."""
+        """Write every file atomically and return the content of the JSON file."""
         values: dict[str, Any] = {
             "bench": self.name,
             "title": self.title,
             "command": command,
             "setup": {name: value for name, value in setup.to_dict().items() if name != "root"},
-            "versions": versions(),
+            "versions": package_versions(),
             "seconds": round(seconds, 1),
-            "rows": [finite(row) for row in self.rows],
-            "reference": finite(self.reference),
+            "rows": [nan_to_none(row) for row in self.rows],
+            "reference": nan_to_none(self.reference),
             "paper": dict(self.paper),
             "notes": list(self.notes),
         }
@@ -67,39 +67,39 @@ class Report:
         return values
 
     def markdown(self, values: Mapping[str, Any]) -> str:
-        """The page for people."""
+        """The Markdown page."""
         lines = [f"# {self.title}", "", *self.table()]
         if self.figure is not None:
             lines += ["", f"![{self.title}]({self.name}.png)"]
         if self.reference:
-            shared = "; ".join(f"{name} {cell(value)}" for name, value in finite(self.reference).items())
+            shared = "; ".join(f"{name} {format_cell(value)}" for name, value in nan_to_none(self.reference).items())
             lines += ["", f"Reference: {shared}."]
         lines += ["", *(f"- {note}" for note in self.notes)]
         listed = ", ".join(f"{name} {version}" for name, version in values["versions"].items())
-        lines += ["", "```", values["command"], "```", f"{values['seconds']} s on this run; {listed}.", ""]
+        lines += ["", "```", values["command"], "```", f"{values['seconds']} s in total; {listed}.", ""]
         return "\n".join(lines)
 
     def table(self) -> list[str]:
-        """The rows as a Markdown table, with the paper's figures in the last column where it has them."""
+        """The rows as a Markdown table; the last column holds the paper's numbers, if there are any."""
         headings = list(self.columns.values()) + (["the paper"] if self.paper else [])
         lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
         for row in self.rows:
-            cells = [cell(finite(row).get(key)) for key in self.columns]
+            cells = [format_cell(nan_to_none(row).get(key)) for key in self.columns]
             if self.paper:
-                cells.append(cell(self.paper.get(row["method"])))
+                cells.append(format_cell(self.paper.get(row["method"])))
             lines.append("| " + " | ".join(cells) + " |")
         return lines
 
 
-def finite(row: Mapping[str, Any]) -> Row:
-    """A row with None in place of what is not a number, which JSON has no word for."""
+def nan_to_none(row: Mapping[str, Any]) -> Row:
+    """Replace NaN and infinite values by None, because JSON cannot represent them."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
     }
 
 
-def cell(value: Any) -> str:
-    """A value for a table: three digits where it is a number."""
+def format_cell(value: Any) -> str:
+    """Format a value for a table; floats get three significant digits."""
     if value is None:
         return "–"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -109,14 +109,14 @@ def cell(value: Any) -> str:
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def versions() -> dict[str, str]:
-    """Versions of what made the figures, as far as it is installed."""
+def package_versions() -> dict[str, str]:
+    """Installed package_versions of the packages that affect the results."""
     from ddm import __version__
 
-    found = {"ddm": __version__, "python": platform.python_version()}
+    installed = {"ddm": __version__, "python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            installed[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed

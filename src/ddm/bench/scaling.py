@@ -1,4 +1,7 @@
-"""``scaling``: how time and memory of a fit grow, one thing changed at a time, each fit in a process of its own."""
+"""``scaling``: how the time and memory of a fit grow with each dimension of a problem.
+
+One dimension changes at a time, and each fit runs in its own process.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,10 @@ from ddm.bench import timing
 from ddm.bench.problem import Problem
 from ddm.bench.report import Report, Row
 from ddm.bench.setup import Setup
-from ddm.bench.timing import timed
+from ddm.bench.timing import with_cpu_seconds
 from ddm.datamodel import DistilledDatamodel
 from ddm.datasets.samples import Data, Samples
 from ddm.files import read_json, write_json
-from ddm.matching import distil
 from ddm.memory import peak
 from ddm.partition import make_partition
 from ddm.progress import bar
@@ -32,10 +34,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _HALVINGS = 4
-"""The training set is halved so often; all but the sweep of n are made with the set halved twice."""
+"""How often the sweep of n halves the training set. All other sweeps use a quarter of it."""
 
 _QUESTIONS = 20
-"""Test samples that are asked about one by one."""
+"""Number of questions to time."""
 
 AXES = {
     "n": "training samples",
@@ -43,12 +45,12 @@ AXES = {
     "P": "parameters",
     "L": "classes",
     "T": "checkpoints",
-    "B": "images that groups share",
+    "B": "images shared by all groups",
 }
 
 
-class Divided(Problem):
-    """A problem whose classes are divided into ``parts`` each, sample by sample in turn."""
+class DividedClasses(Problem):
+    """A problem whose classes are each divided into ``parts`` classes, by dealing out samples in turn."""
 
     def __init__(self, setup: Setup, work: Path, parts: int) -> None:
         super().__init__(setup, work)
@@ -56,36 +58,36 @@ class Divided(Problem):
 
     @cached_property
     def data(self) -> Data:
-        """The dataset, with more classes."""
+        """The dataset, with its classes divided."""
         data = super().data
-        train, validation, test = map(self._divided, (data.train, data.validation, data.test))
+        train, validation, test = map(self._divide_classes, (data.train, data.validation, data.test))
         return replace(data, train=train, validation=validation, test=test)
 
-    def _divided(self, samples: Samples) -> Samples:
+    def _divide_classes(self, samples: Samples) -> Samples:
         labels = samples.labels * self.division + torch.arange(len(samples)) % self.division
         names = tuple(f"{name}.{part}" for name in samples.classes for part in range(self.division))
         return replace(samples, labels=labels, classes=names)
 
     @property
     def target_folder(self) -> Path:
-        """Where the trajectory is."""
+        """The folder of the trajectory."""
         return self.work / f"target-{self.setup.training_key()}-{self.division}"
 
 
 def run(problem: Problem) -> Report:
-    """Fits with more samples, groups, parameters, classes, checkpoints and images."""
-    points = list(_points(problem.setup, len(problem.train)))
+    """Fit with more samples, groups, parameters, classes, checkpoints and images."""
+    points = list(_sweeps(problem.setup, len(problem.train)))
     rows: list[Row] = []
     with bar("fits", len(points)) as advance:
         for number, (axis, setup, parts) in enumerate(points):
             name = {"method": f"{axis}, fit {number}", "title": AXES[axis], "symbol": axis}
-            rows.append(name | _kept(setup, problem.work, parts))
+            rows.append(name | _cached_fit(setup, problem.work, parts))
             advance(1)
-    grown = {f"exponent of {axis}": _exponent(rows, axis, "fit") for axis in AXES}
+    exponents = {f"exponent of {axis}": _exponent(rows, axis, "fit") for axis in AXES}
     groups = [row for row in rows if row["symbol"] == "K"]
     return Report(
         "scaling",
-        f"How a fit grows: {problem.setup.data}, {problem.setup.model}",
+        f"How the cost of a fit grows: {problem.setup.data}, {problem.setup.model}",
         rows,
         {
             "title": "what grows",
@@ -93,18 +95,18 @@ def run(problem: Problem) -> Report:
             "training": "training, s",
             "partition": "clustering, s",
             "matching": "matching, s",
-            "in trainings": "in trainings",
-            "question": "ms a question",
+            "in trainings": "cost in trainings",
+            "question": "ms per question",
             "MiB": "peak MiB",
         },
         notes=[
-            "Seconds of the processor, on one core; clustering and matching are what a fit takes beyond training. "
-            "ms a question: all K groups for one more test sample, the median of "
-            f"{_QUESTIONS}. Peak MiB: the largest size of the process, with the data.",
+            "CPU seconds on one core; the cost of a fit beyond training is clustering plus matching. A question scores "
+            f"all K groups for one more test sample; the median of {_QUESTIONS} is shown. Peak MiB is the largest "
+            "memory of the process, including the data.",
             "An exponent is the slope of log(seconds of clustering and matching) over log(what grows): 1 is linear, 0 "
             "is constant.",
         ],
-        reference=grown
+        reference=exponents
         | {
             "peak memory with most groups over that with fewest": groups[-1]["MiB"] / groups[0]["MiB"],
         },
@@ -112,8 +114,8 @@ def run(problem: Problem) -> Report:
     )
 
 
-def _points(setup: Setup, count: int) -> list[tuple[str, Setup, int]]:
-    """What grows, the setup, and how often classes are divided."""
+def _sweeps(setup: Setup, count: int) -> list[tuple[str, Setup, int]]:
+    """For each fit: the dimension that grows, the setup, and the number of parts of each class."""
     quarter = max(1, count // 4)
     base = replace(setup, limit=quarter)
 
@@ -133,37 +135,38 @@ def _points(setup: Setup, count: int) -> list[tuple[str, Setup, int]]:
     return n + K + P + L + T + B
 
 
-def _kept(setup: Setup, work: Path, parts: int) -> Row:
-    """The figures of a fit, measured once."""
+def _cached_fit(setup: Setup, work: Path, parts: int) -> Row:
+    """The measurements of a fit, from the cache or from a new process."""
     path = work / f"scaling-{setup.key()}-{parts}.json"
     if not path.exists():
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__, "sklearn.cluster"])  # what they import takes seconds
+        context.set_forkserver_preload([__name__, "sklearn.cluster"])  # their imports take seconds
         with ProcessPoolExecutor(1, context) as process:
-            write_json(path, process.submit(measured, setup, work, parts).result())
-    found: Row = read_json(path)
-    return found
+            write_json(path, process.submit(measure_fit, setup, work, parts).result())
+    row: Row = read_json(path)
+    return row
 
 
-def measured(setup: Setup, work: Path, parts: int) -> Row:
-    """The figures of a fit in this process, which does nothing else."""
-    problem = Divided(setup, work, parts)
+def measure_fit(setup: Setup, work: Path, parts: int) -> Row:
+    """Measure a fit in this process, which must do nothing else."""
+    problem = DividedClasses(setup, work, parts)
     with engine.one_thread():
-        training = timing.training(problem)
+        training = timing.training_seconds(problem)
         target, samples, settings = problem.target, problem.train, setup.settings
-        partition, clustering = timed(
+        partition, clustering = with_cpu_seconds(
             lambda: make_partition(target, samples, setup.partition, setup.clusters, seed=setup.seed)
         )
-        (synset, upper), matching = timed(lambda: distil(target, samples, partition, settings, engine="serial"))
-        datamodel = DistilledDatamodel(target, partition, synset, upper, settings, samples.fingerprint())
-        question = timing.question(datamodel, problem.data.test, _QUESTIONS).whole
+        datamodel, matching = with_cpu_seconds(
+            lambda: DistilledDatamodel.fit(target, samples, partition=partition, settings=settings, engine="serial")
+        )
+        question = timing.question_seconds(datamodel, problem.data.test, _QUESTIONS).whole
     return {
         "n": len(samples),
         "K": len(partition),
         "P": target.flat.size,
         "L": len(problem.data.classes),
         "T": min(settings.checkpoints, len(target.trajectory)),
-        "B": synset.images.shape[1],
+        "B": datamodel.synset.images.shape[1],
         "training": training,
         "partition": clustering,
         "matching": matching,
@@ -182,7 +185,7 @@ def _exponent(rows: Sequence[Mapping[str, Any]], axis: str, key: str) -> float:
 
 
 def _figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Seconds over each thing that grows, on logarithmic axes."""
+    """Seconds over each dimension that grows, on logarithmic axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5.4), layout="constrained")

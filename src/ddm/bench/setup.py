@@ -1,4 +1,4 @@
-"""What a benchmark is run on, and the presets: small ones that finish within half an hour, and the paper's own."""
+"""The setup of a benchmark, and presets: quick ones that finish within half an hour, and the paper's own."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from ddm.recipe import Recipe
 
 SCALES = ("quick", "paper", "tiny")
 
-_ELSEWHERE = ("root",)
-"""Parts of a setup that do not change results."""
+_IRRELEVANT = ("root",)
+"""Fields of a setup that do not change results."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The problem a benchmark is run on.
+    """The data, target, groups and settings that a benchmark uses.
 
-    data, root, limit, size: the dataset, where its files are, samples a split, pixels to resize to
-    model, options, recipe:  the target and how it is trained
-    partition, clusters:     how the training set is split into groups
-    tests, validation:       test samples that are asked about, and validation samples
-    unions:                  random unions of half of the groups, for lds
-    orders:                  batch orders of each retraining, the target's own first
+    data, root, limit, size: dataset, folder of its files, maximum samples per split, image size in pixels
+    model, options, recipe:  the target's network and how it is trained
+    partition, clusters:     how the training set is split into groups; clusters per class
+    tests, validation:       number of test samples to explain, and of validation samples
+    unions:                  number of random unions of half of the groups, for lds
+    orders:                  number of batch orders per retraining, the target's own first
     settings:                how DDM distils
-    noise:                   norm a pixel of the noise on a fifth of the groups
-    seed:                    of everything
+    noise:                   root mean square per pixel of the noise on a fifth of the groups
+    seed:                    random seed
     """
 
     data: str = "digits"
@@ -57,23 +57,26 @@ class Setup:
             raise InputError("clusters, test samples, validation samples and unions must each be at least 1.")
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The setup as JSON values."""
         return asdict(self) | {"recipe": self.recipe.to_dict(), "settings": self.settings.to_dict()}
 
     def key(self) -> str:
-        """A short name for these settings, wherever the files are."""
-        return _hash({name: value for name, value in self.to_dict().items() if name not in _ELSEWHERE})
+        """A hash of the setup without the location of its files."""
+        return self._hash_without(*_IRRELEVANT)
 
     def question_key(self) -> str:
-        """A short name for what methods are asked, however DDM distils."""
-        return _hash({name: value for name, value in self.to_dict().items() if name not in (*_ELSEWHERE, "settings")})
+        """A hash of all that determines a baseline's scores: everything but DDM's settings."""
+        return self._hash_without(*_IRRELEVANT, "settings")
 
     def training_key(self) -> str:
-        """A short name for what decides the trained target alone."""
+        """A hash of all that determines the trained target."""
         parts = ["data", "limit", "size", "model", "options", "recipe", "seed"]
         if self.noise:
             parts += ["noise", "partition", "clusters"]
-        return _hash({name: value for name, value in self.to_dict().items() if name in parts})
+        return short_hash({name: value for name, value in self.to_dict().items() if name in parts})
+
+    def _hash_without(self, *names: str) -> str:
+        return short_hash({name: value for name, value in self.to_dict().items() if name not in names})
 
 
 _COLOUR: dict[str, Any] = {"size": 16, "options": {"width": 16, "depth": 3}}
@@ -120,11 +123,11 @@ _SMALL: dict[str, dict[str, Any]] = {
     "resnet18ap": {"width": 8},
     "simplevit": {"dim": 32, "depth": 2},
 }
-"""Options of other networks in quick presets."""
+"""Options of networks other than the ConvNet in quick and tiny presets."""
 
 
 def preset(data: str, model: str = "convnet", scale: str = "quick") -> Setup:
-    """The setup of a dataset and a network at a scale."""
+    """The setup of a dataset and a network at one of the scales."""
     if scale == "paper":
         recipe, settings = paper(data, model)
         return Setup(
@@ -139,5 +142,6 @@ def preset(data: str, model: str = "convnet", scale: str = "quick") -> Setup:
     return setup
 
 
-def _hash(values: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
+def short_hash(values: Any, digits: int = 12) -> str:
+    """The first digits of a hash of JSON values."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:digits]

@@ -1,4 +1,4 @@
-"""``speed``: what answers cost in one run, in trainings of the target: ours, retraining, and other tools' influence."""
+"""``speed``: the cost of answers by DDM, by retraining and by other tools, in trainings of the target."""
 
 from __future__ import annotations
 
@@ -9,56 +9,55 @@ from ddm.bench import fidelity, timing
 from ddm.bench.methods import TITLES, settings_of
 from ddm.bench.problem import Problem
 from ddm.bench.report import Report, Row
-from ddm.bench.timing import timed
+from ddm.bench.timing import with_cpu_seconds
 from ddm.datamodel import DistilledDatamodel
-from ddm.matching import distil
 
 METHODS = ["centroid", "trak", "ekfac", "koh-cg"]
 
 _MANY = 1000
-"""Test samples whose answers are counted."""
+"""Number of questions in the total cost."""
 
 _FEWER, _MORE = 5, 100
-"""Test samples that other tools are asked about, twice: what grows between is the cost of a question."""
+"""Other tools run on this many test samples, twice. The difference in time gives their cost per question."""
 
-_QUESTIONS, _WARM = 50, 200
-"""Questions to us that are timed, and samples of the problem that other tools are tried on first."""
+_QUESTIONS, _WARM_UP = 50, 200
+"""Number of DDM questions to time, and training samples of the warm-up problem of other tools."""
 
 
 def run(problem: Problem) -> Report:
-    """Offline, a question, and a thousand of them, by each method; everything on one thread, one after another."""
+    """Time each method offline, per question and for a thousand questions, all on one thread, one after another."""
     with engine.one_thread():
-        training = timing.training(problem)
-        rows = [*_ours(problem), _retraining(problem, training)]
-        rows += [_other(problem, method) for method in METHODS]
-        target = problem.target.accuracy(problem.data.test)
+        training = timing.training_seconds(problem)
+        rows = [*_datamodel_rows(problem), _retraining_row(problem, training)]
+        rows += [_baseline_row(problem, method) for method in METHODS]
+        accuracy = problem.target.accuracy(problem.data.test)
     for row in rows:
         if "reason" not in row:
-            _compared(row, training, len(problem.partition))
+            _add_comparison(row, training, len(problem.partition))
     return Report(
         "speed",
-        f"What answers cost: {fidelity.described(problem)}",
+        f"Cost of answers: {fidelity.describe_problem(problem)}",
         rows,
         {
             "title": "method",
             "offline": "offline, s",
             "offline in trainings": "offline, trainings",
-            "question": "ms a question",
-            "beyond": "beyond its own pass",
+            "question": "ms per question",
+            "beyond": "ms beyond one forward and backward pass",
             "many": f"{_MANY:,} questions, s",
             "times faster": "times faster than retraining",
         },
         notes=[
-            "Seconds of the processor on one thread. A question is the effect of removing each group on the prediction "
-            f"of one more test sample. Retraining answers all of them at once: {len(problem.partition)} trainings.",
-            f"Ours is the median of {_QUESTIONS} questions after the first, and of what each takes beyond its sample's "
-            "own pass forward and back, timed in turn with it; to first order is `fast=True`.",
-            f"Other tools were asked about {_FEWER} and about {_MORE} samples: the difference is their cost of a "
-            "question, the rest is offline. 0 is a difference too small to be told.",
-            *fidelity.reasons(rows),
+            "CPU seconds on one thread. A question asks how removing each group changes the prediction for one more "
+            f"test sample. Retraining answers all questions with {len(problem.partition)} trainings.",
+            f"DDM: medians over {_QUESTIONS} questions after the first. A forward and a backward pass of each sample "
+            "are timed in turn with its question. *To first order* is `fast=True`.",
+            f"Other tools were run on {_FEWER} and on {_MORE} samples. The difference gives their cost per question; "
+            "the rest is offline. 0 means that the difference was too small to measure.",
+            *fidelity.failure_notes(rows),
         ],
         reference={
-            "test accuracy of the target": target,
+            "test accuracy of the target": accuracy,
             "seconds of one training": training,
             "parameters": problem.target.flat.size,
             "groups": len(problem.partition),
@@ -66,50 +65,50 @@ def run(problem: Problem) -> Report:
     )
 
 
-def _compared(row: Row, training: float, groups: int) -> None:
-    """Adds what a row is in trainings, and against retraining."""
+def _add_comparison(row: Row, training: float, groups: int) -> None:
+    """Add the cost in trainings and the speed-up over retraining to a row."""
     row["offline in trainings"] = row["offline"] / training
     row["many"] = row["offline"] + _MANY * row["question"] / 1000
     row["times faster"] = groups * training / row["many"]
 
 
-def _ours(problem: Problem) -> list[Row]:
-    """Models one by one, and to first order from one Jacobian."""
-    problem.target  # noqa: B018 (is trained already, and read here)
-    _, clustering = timed(lambda: problem.partition)
+def _datamodel_rows(problem: Problem) -> list[Row]:
+    """DDM with a model per group, and to first order from one Jacobian."""
+    problem.target  # noqa: B018 (loads the trained target, so that clustering is timed alone)
+    _, clustering = with_cpu_seconds(lambda: problem.partition)
     settings = settings_of(problem, "ddm-response")
     target, samples, partition = problem.target, problem.train, problem.partition
-    (synset, upper), matching = timed(lambda: distil(target, samples, partition, settings, engine="serial"))
-    datamodel = DistilledDatamodel(target, partition, synset, upper, settings, samples.fingerprint())
-    exact, fast = (timing.question(datamodel, problem.data.test, _QUESTIONS, fast) for fast in (False, True))
+    datamodel, matching = with_cpu_seconds(
+        lambda: DistilledDatamodel.fit(target, samples, partition=partition, settings=settings, engine="serial")
+    )
+    exact, fast = (timing.question_seconds(datamodel, problem.data.test, _QUESTIONS, fast) for fast in (False, True))
     rows = [
-        _row("ddm-response", clustering + matching, asked.whole) | {"beyond": 1000 * asked.beyond}
-        for asked in (exact, fast)
+        _row("ddm-response", clustering + matching, seconds.whole) | {"beyond": 1000 * seconds.beyond}
+        for seconds in (exact, fast)
     ]
     rows[1] |= {"method": "ddm-response-fast", "title": f"{rows[1]['title']}, to first order"}
     return rows
 
 
-def _retraining(problem: Problem, training: float) -> Row:
+def _retraining_row(problem: Problem, training: float) -> Row:
     return _row("retrain", len(problem.partition) * training, 0.0)
 
 
-def _other(problem: Problem, method: str) -> Row:
-    """Another tool's cost, from asking it twice."""
+def _baseline_row(problem: Problem, method: str) -> Row:
+    """The cost of another tool, from running it on two numbers of samples."""
     try:
-        _asked(problem.changed(limit=_WARM), method, 1)  # what it imports takes seconds
-        few, many = (_asked(problem, method, count) for count in (_FEWER, _MORE))
+        _baseline_seconds(problem.with_changes(limit=_WARM_UP), method, 1)  # warm up: its imports take seconds
+        few, many = (_baseline_seconds(problem, method, count) for count in (_FEWER, _MORE))
     except CannotRun as error:
         return {"method": method, "title": TITLES[method], "reason": str(error)}
     question = max(0.0, (many - few) / (2 * (_MORE - _FEWER)))
     return _row(method, max(0.0, few - 2 * _FEWER * question), question)
 
 
-def _asked(problem: Problem, method: str, count: int) -> float:
-    """Seconds of a method for ``count`` test and as many validation samples."""
-    fewer = problem.changed(tests=count, validation=count)
-    question = fewer.question
-    return timed(lambda: BASELINES[method](question))[1]
+def _baseline_seconds(problem: Problem, method: str, count: int) -> float:
+    """CPU seconds of a method for ``count`` test samples and as many validation samples."""
+    request = problem.with_changes(tests=count, validation=count).score_request
+    return with_cpu_seconds(lambda: BASELINES[method](request))[1]
 
 
 def _row(method: str, offline: float, question: float) -> Row:

@@ -1,4 +1,4 @@
-"""The processor's time, which other work on the machine hardly changes."""
+"""CPU time of trainings and questions. Unlike wall-clock time it hardly depends on other load."""
 
 from __future__ import annotations
 
@@ -22,49 +22,49 @@ from ddm.training import train
 Result = TypeVar("Result")
 
 
-def timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    """What some work gives, and the processor's seconds that it took in this process."""
+def with_cpu_seconds(work: Callable[[], Result]) -> tuple[Result, float]:
+    """Call ``work`` and return its result with the CPU seconds that it took in this process."""
     started = time.process_time()
-    found = work()
-    return found, time.process_time() - started
+    result = work()
+    return result, time.process_time() - started
 
 
-def training(problem: Problem) -> float:
-    """Seconds of the target's training, kept. A target that is there already is trained again for this alone."""
+def training_seconds(problem: Problem) -> float:
+    """CPU seconds of the target's training, cached. A target that already exists is trained once more to time it."""
     path = problem.target_folder / "processor.json"
-    train(problem.network, problem.train[:2], Recipe(epochs=1))  # what an optimiser imports takes seconds
+    train(problem.network, problem.train[:2], Recipe(epochs=1))  # warm up: the imports of an optimizer take seconds
     if not path.exists():
-        write_json(path, {"seconds": timed(_whole_training(problem))[1]})
+        write_json(path, {"seconds": with_cpu_seconds(_training_to_time(problem))[1]})
     return float(read_json(path)["seconds"])
 
 
-def _whole_training(problem: Problem) -> Callable[[], object]:
-    """That which makes the target, or, where some of it was made before, one that makes it from the beginning."""
+def _training_to_time(problem: Problem) -> Callable[[], object]:
+    """The training of the target itself; or, if some of it is already stored, a training from the start."""
     if not problem.target_folder.exists():
         return lambda: problem.target
     return lambda: train(problem.network, problem.train, problem.setup.recipe, loss=problem.loss)
 
 
-class Asked(NamedTuple):
-    """Seconds of one more question, and those beyond the passes of its sample forward and back."""
+class QuestionSeconds(NamedTuple):
+    """CPU seconds of a question, and the part beyond one forward and backward pass of its sample."""
 
     whole: float
     beyond: float
 
 
-def question(datamodel: DistilledDatamodel, test: Samples, count: int, fast: bool = False) -> Asked:
-    """Medians of ``count`` questions after the first, each timed in turn with the passes of its sample."""
-    asked = [_question(datamodel, test, index % len(test), fast) for index in range(count + 1)][1:]
-    return Asked(*(statistics.median(seconds) for seconds in zip(*asked, strict=True)))
+def question_seconds(datamodel: DistilledDatamodel, test: Samples, count: int, fast: bool = False) -> QuestionSeconds:
+    """Medians over ``count`` questions after a first one to warm up; passes are timed in turn with questions."""
+    times = [_one_question(datamodel, test, index % len(test), fast) for index in range(count + 1)][1:]
+    return QuestionSeconds(*(statistics.median(seconds) for seconds in zip(*times, strict=True)))
 
 
-def _question(datamodel: DistilledDatamodel, test: Samples, index: int, fast: bool) -> Asked:
-    own = timed(partial(_pass, datamodel.target, *test.batch([index])))[1]
-    whole = timed(partial(datamodel.attribute, test[index], fast=fast))[1]
-    return Asked(whole, whole - own)
+def _one_question(datamodel: DistilledDatamodel, test: Samples, index: int, fast: bool) -> QuestionSeconds:
+    own = with_cpu_seconds(partial(_forward_backward, datamodel.target, *test.batch([index])))[1]
+    whole = with_cpu_seconds(partial(datamodel.attribute, test[index], fast=fast))[1]
+    return QuestionSeconds(whole, whole - own)
 
 
-def _pass(target: Target, x: Tensor, y: Tensor) -> None:
-    """A sample forward and back."""
+def _forward_backward(target: Target, x: Tensor, y: Tensor) -> None:
+    """One forward and backward pass of a sample."""
     theta = target.theta.detach().requires_grad_()
     torch.autograd.grad(target.loss(target.flat(theta, target.fixed, x), y), theta)

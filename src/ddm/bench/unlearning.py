@@ -1,4 +1,7 @@
-"""``unlearning``: DDM's models against exactly unlearned ones: empirical error per group, and KLOM."""
+"""``unlearning``: DDM's models without a group, compared with retrained ones by losses and by KLOM.
+
+KLOM is the KL divergence of margins (log-odds) between unlearned and retrained models.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from torch import Tensor
 
 from ddm.bench import fidelity
 from ddm.bench.methods import TITLES, settings_of
-from ddm.bench.problem import NOTHING, Problem
+from ddm.bench.problem import NO_ROWS, Problem
 from ddm.bench.report import Report, Row
 from ddm.counterfactual import Counterfactuals
 from ddm.designs import leave_one_out
@@ -20,41 +23,37 @@ from ddm.effects import cross_entropy, log_odds
 from ddm.exact import group_rows
 from ddm.matching import distil
 from ddm.plots import LOWERS, RAISES
-from ddm.training import train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _GROUPS = 10
-"""Groups whose models are compared sample by sample."""
+"""Number of groups whose models are compared sample by sample."""
 
 
 def run(problem: Problem) -> Report:
-    """Compare the models without each group, DDM's and retrained ones."""
-    exact = [_errors(problem, problem.exact.outputs(_removals(problem), order, _inputs(problem))) for order in (0, 1)]
+    """Compare DDM's models without each group with retrained ones."""
+    exact = [
+        _loss_rises(problem, problem.exact.outputs(_removals(problem), order, _inputs(problem))) for order in (0, 1)
+    ]
     chosen = np.linspace(0, len(problem.partition) - 1, min(_GROUPS, len(problem.partition))).astype(int)
     truths = _margins(problem, chosen, "exact")
     rows: list[Row] = []
-    drawn = {}
+    rises = {}
     for name in ("ddm-match", "ddm", "ddm-response"):
-        drawn[name] = _errors(problem, _outputs(problem, name))
+        rises[name] = _loss_rises(problem, _outputs(problem, name))
         outcome = problem.outcomes([name])[name]
         rows.append(
-            fidelity.row(problem, name, outcome)
-            | _agreement(drawn[name], exact[0])
+            fidelity.method_row(problem, name, outcome)
+            | _agreement(rises[name], exact[0])
             | _kloms(problem, chosen, _margins(problem, chosen, name), truths)
         )
-    rows.append(
-        {
-            "method": "nothing",
-            "title": "doing nothing (the target itself)",
-        }
-        | _kloms(problem, chosen, _margins(problem, chosen, "nothing"), truths)
-    )
+    nothing: Row = {"method": "nothing", "title": "doing nothing (the target itself)"}
+    rows.append(nothing | _kloms(problem, chosen, _margins(problem, chosen, "nothing"), truths))
     rows.append(fidelity.retrain_row(problem) | _agreement(exact[1], exact[0]))
     return Report(
         "unlearning",
-        f"Unlearning a group, DDM against retraining: {fidelity.described(problem)}",
+        f"Unlearning a group by DDM, compared with retraining: {fidelity.describe_problem(problem)}",
         rows,
         {
             "title": "method",
@@ -68,32 +67,33 @@ def run(problem: Problem) -> Report:
         },
         notes=[
             "Loss on the group itself: how much the mean loss on a group's own samples rises when the group is "
-            "unlearnt, over groups, against one retraining; size is the mean rise over the true one.",
-            f"KLOM: Kullback–Leibler divergence between the log-odds of unlearned and of retrained models over "
-            f"{problem.setup.orders} batch orders, as Gaussians of the spread that both have in common, median over "
-            f"samples: those of the unlearned groups ({len(chosen)} of them), and the test samples. Lower is better; 0 "
-            "is exact. So few models give a rough figure, and it tells methods apart only beside each other: unlearned "
-            "and retrained models share their batch orders.",
+            "unlearned. Pearson and Spearman correlate the rises of all groups with those of one retraining. Size is "
+            "the mean absolute rise over that of the retraining.",
+            "KLOM: KL divergence between the log-odds of unlearned and of retrained models over "
+            f"{problem.setup.orders} batch orders. Both are taken as Gaussians with a common variance. The median over "
+            f"samples is shown, for samples of {len(chosen)} unlearned groups and for test samples. Lower is better; 0 "
+            "is exact. With so few models KLOM is rough. Use it only to compare methods, because unlearned and "
+            "retrained models share their batch orders.",
         ],
-        reference=fidelity.reference(problem),
-        figure=_figure(problem, drawn["ddm-response"][0], exact[0][0]),
+        reference=fidelity.shared_facts(problem),
+        figure=_figure(problem, rises["ddm-response"][0], exact[0][0]),
     )
 
 
-def klom(found: np.ndarray, true: np.ndarray) -> float:
-    """Median over samples of (μ − μ̂)² / 2σ² for log-odds of S models each ``(S, N)``, σ² pooled over both."""
-    pooled = (found.var(0, ddof=1) + true.var(0, ddof=1)) / 2
-    return float(np.median((found.mean(0) - true.mean(0)) ** 2 / (2 * np.maximum(pooled, 1e-12))))
+def klom(unlearned: np.ndarray, true: np.ndarray) -> float:
+    """Median over samples of (μ − μ̂)² / 2σ² for log-odds of S models each ``(S, N)``; σ² is pooled over both."""
+    pooled = (unlearned.var(0, ddof=1) + true.var(0, ddof=1)) / 2
+    return float(np.median((unlearned.mean(0) - true.mean(0)) ** 2 / (2 * np.maximum(pooled, 1e-12))))
 
 
-def _kloms(problem: Problem, chosen: np.ndarray, found: np.ndarray, true: np.ndarray) -> Row:
-    """KLOM of log-odds ``(S, N)`` as ``_margins`` gives them, on the groups' own samples and on test samples."""
+def _kloms(problem: Problem, chosen: np.ndarray, unlearned: np.ndarray, true: np.ndarray) -> Row:
+    """KLOM of log-odds ``(S, N)`` from ``_margins``, on the groups' own samples and on test samples."""
     own = np.concatenate([np.arange(size + len(problem.test)) < size for size in problem.partition.sizes[chosen]])
-    return {"klom_group": klom(found[:, own], true[:, own]), "klom_test": klom(found[:, ~own], true[:, ~own])}
+    return {"klom_group": klom(unlearned[:, own], true[:, own]), "klom_test": klom(unlearned[:, ~own], true[:, ~own])}
 
 
 def _removals(problem: Problem) -> list[np.ndarray]:
-    return [NOTHING, *group_rows(problem.partition, leave_one_out(len(problem.partition)))]
+    return [NO_ROWS, *problem.single_groups]
 
 
 def _inputs(problem: Problem) -> Tensor:
@@ -101,14 +101,14 @@ def _inputs(problem: Problem) -> Tensor:
 
 
 def _outputs(problem: Problem, method: str) -> Tensor:
-    """Logits ``(1 + K, n + m, L)`` with all groups and without each, as DDM's models give them."""
+    """Logits ``(1 + K, n + m, L)`` of DDM's models: with all groups, and without each group."""
     datamodel = problem.datamodel(settings_of(problem, method))
     x = _inputs(problem)
     return torch.cat([problem.target.outputs(x)[None], datamodel.outputs(x)])
 
 
-def _errors(problem: Problem, outputs: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Rise of the mean loss on each group's own samples, and on the test samples, without that group: ``(K,)`` each."""
+def _loss_rises(problem: Problem, outputs: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """How much removing each group raises the mean loss on its own samples and on the test samples, ``(K,)`` each."""
     n = len(problem.train)
     labels = torch.cat([problem.train.labels, problem.test.labels])
     change = (cross_entropy(outputs[1:], labels) - cross_entropy(outputs[0], labels)).numpy()
@@ -116,17 +116,20 @@ def _errors(problem: Problem, outputs: Tensor) -> tuple[np.ndarray, np.ndarray]:
     return np.array(own), change[:, n:].mean(1)
 
 
-def _agreement(found: tuple[np.ndarray, np.ndarray], true: tuple[np.ndarray, np.ndarray]) -> Row:
+def _agreement(unlearned: tuple[np.ndarray, np.ndarray], true: tuple[np.ndarray, np.ndarray]) -> Row:
     return {
-        "forgotten_pearson": float(pearsonr(found[0], true[0])[0]),
-        "forgotten_spearman": float(spearmanr(found[0], true[0])[0]),
-        "forgotten_ratio": float(np.abs(found[0]).mean() / max(np.abs(true[0]).mean(), 1e-12)),
-        "test_spearman": float(spearmanr(found[1], true[1])[0]),
+        "forgotten_pearson": float(pearsonr(unlearned[0], true[0])[0]),
+        "forgotten_spearman": float(spearmanr(unlearned[0], true[0])[0]),
+        "forgotten_ratio": float(np.abs(unlearned[0]).mean() / max(np.abs(true[0]).mean(), 1e-12)),
+        "test_spearman": float(spearmanr(unlearned[1], true[1])[0]),
     }
 
 
 def _margins(problem: Problem, chosen: np.ndarray, kind: str) -> np.ndarray:
-    """Log-odds ``(S, N)`` of the chosen groups' samples and the test samples, in models of S batch orders."""
+    """Log-odds ``(S, N)`` of the chosen groups' samples and of the test samples, in models of S batch orders.
+
+    kind: exact (retrained models), nothing (the target itself) or a variant of DDM
+    """
     rows = problem.rows_of(chosen)
     masks = leave_one_out(len(problem.partition))[chosen]
     samples = [problem.partition.rows(k) for k in chosen]
@@ -146,34 +149,31 @@ def _margins(problem: Problem, chosen: np.ndarray, kind: str) -> np.ndarray:
 
 
 def _unlearned(problem: Problem, order: int, method: str, masks: np.ndarray, x: Tensor) -> Tensor:
-    """Logits ``(G, N, L)`` of DDM's models without each group, for a target of another batch order."""
-    recipe = replace(problem.setup.recipe, seed=problem.setup.recipe.seed + order)
-    folder = problem.work / f"target-{problem.setup.training_key()}"
-    target = problem.target
-    if order:
-        target = train(problem.network, problem.train, recipe, directory=folder / f"trajectory-{order}")
+    """Logits ``(G, N, L)`` of DDM's models without each group, for a target trained with a batch order."""
+    target = problem.target_with_order(order)
     if method == "nothing":
         return target.outputs(x).expand(len(masks), -1, -1)
     settings = settings_of(problem, method)
-    parts = problem.work / f"parts-{replace(problem.setup, settings=settings).key()}-order-{order}"
-    synset, _ = distil(target, problem.train, replace(problem.partition, parents=None), settings, parts)
+    folder = problem.distillation_folder(settings)
+    folder = folder.with_name(f"{folder.name}-order-{order}")
+    synset, _ = distil(target, problem.train, replace(problem.partition, parents=None), settings, folder)
     return Counterfactuals(target, synset).outputs(masks, x)
 
 
-def _figure(problem: Problem, found: np.ndarray, true: np.ndarray) -> Figure:
-    """Rise of the loss on each group, DDM upwards and retraining downwards, as the paper draws it."""
+def _figure(problem: Problem, unlearned: np.ndarray, true: np.ndarray) -> Figure:
+    """Rise of the loss on each group: DDM upwards and retraining downwards, as in the paper."""
     from matplotlib.figure import Figure
 
-    scale = np.abs(found).max() / max(np.abs(true).max(), 1e-12)
+    scale = np.abs(unlearned).max() / max(np.abs(true).max(), 1e-12)
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     axes = figure.add_subplot()
-    positions = np.arange(len(found))
-    axes.bar(positions, found, color=RAISES, label=TITLES["ddm-response"])
+    positions = np.arange(len(unlearned))
+    axes.bar(positions, unlearned, color=RAISES, label=TITLES["ddm-response"])
     axes.bar(positions, -scale * true, color=LOWERS, label=f"retraining, flipped and scaled by {scale:.2g}")
     axes.axhline(0, color="black", linewidth=0.8)
-    axes.set_xlabel("group that is unlearnt")
+    axes.set_xlabel("unlearned group")
     axes.set_ylabel("rise of the mean loss\non the group itself")
     axes.legend(frameon=False, fontsize=8)
-    step = max(1, len(found) // 25)
+    step = max(1, len(unlearned) // 25)
     axes.set_xticks(positions[::step], problem.partition.names[::step], rotation=90, fontsize=7)
     return figure

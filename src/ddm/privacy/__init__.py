@@ -1,1 +1,1 @@
-"""What a synset reveals of the training data: how near its images come, who is recognised, what is reconstructed."""
+"""How much a synset reveals about the training data: distances, membership inference and reconstruction."""

@@ -1,10 +1,10 @@
-"""Membership inference: was an image among the training data? Scores that say so, and how often they are right.
+"""Membership inference: attack scores that tell training images (members) from other images, and their success.
 
-A higher score says that an image is a member. What an attacker knows decides which scores there are:
+A higher score means that an image is more likely a member. The scores depend on what the attacker has:
 
-    the synset                nearness to its images, and the loss of a network trained on it alone
-    the model                 loss, margin, entropy and gradient norm
-    both                      how the model's loss on the image moves along the directions d_κ of the synset
+    the synset                distance to its images, and the loss of a student network trained only on it
+    the model                 loss, log-odds, entropy and gradient norm
+    both                      also the change of the model's loss on the image along the synset's directions d_κ
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from ddm.effects import log_odds
 from ddm.target import Target
 
 Scores = dict[str, np.ndarray]
-"""A score ``(n,)`` for each of n images, by what it is made of."""
+"""Scores ``(n,)`` of n images, by the name of the attack."""
 
 _Fold = tuple[np.ndarray, np.ndarray]
-"""What there is of its members and of its others."""
+"""Values for the members and for the other images of a fold."""
 
 _FOLDS, _DRAWS = 5, 100
-"""Of the attacker who knows some members, and of the bootstrap."""
+"""Cross-validation folds and bootstrap draws."""
 
 _BATCH = 128
-"""Images whose gradients are held at once."""
+"""Images whose gradients are computed at once."""
 
 
 def auc(members: np.ndarray, others: np.ndarray) -> float:
-    """Probability that a member's score exceeds another's; ties count half."""
+    """Probability that a member scores higher than another image; ties count half."""
     from scipy.stats import rankdata
 
     ranks = rankdata(np.concatenate([members, others]))[: len(members)]
@@ -44,54 +44,56 @@ def auc(members: np.ndarray, others: np.ndarray) -> float:
     return float((ranks.sum() - len(members) * (len(members) + 1) / 2) / pairs)
 
 
-def caught(members: np.ndarray, others: np.ndarray, rate: float = 0.01) -> float:
-    """The fraction of members above the score that at most ``rate`` of the others exceed."""
-    allowed = int(rate * len(others))
-    limit = np.sort(others)[::-1][allowed]
-    return float((members > limit).mean())
+def true_positive_rate(members: np.ndarray, others: np.ndarray, false_positive_rate: float = 0.01) -> float:
+    """Fraction of members above the threshold that at most ``false_positive_rate`` of the other images exceed."""
+    allowed = int(false_positive_rate * len(others))
+    threshold = np.sort(others)[::-1][allowed]
+    return float((members > threshold).mean())
 
 
 @dataclass(frozen=True, eq=False)
-class Attacked:
-    """How well an attacker tells members from others.
+class AttackResult:
+    """How well an attack tells members from other images.
 
-    area:   AUC
-    drawn:  AUC ``(D,)`` of the same attack on images drawn again; the same draws for every attacker of the same images
-    caught: members caught at one false alarm in a hundred
+    auc:                area under the ROC curve
+    bootstrap_aucs:     AUC ``(D,)`` on resampled images; attacks on the same images use the same draws
+    true_positive_rate: fraction of members found at 1 % false positives
     """
 
-    area: float
-    drawn: np.ndarray
-    caught: float
+    auc: float
+    bootstrap_aucs: np.ndarray
+    true_positive_rate: float
 
     @property
     def error(self) -> float:
         """The standard error of the AUC."""
-        return float(np.std(self.drawn, ddof=1))
+        return float(np.std(self.bootstrap_aucs, ddof=1))
 
-    def gain(self, other: Attacked) -> tuple[float, float]:
-        """What this AUC has over that of another attacker of the same images, and its standard error."""
-        return self.area - other.area, float(np.std(self.drawn - other.drawn, ddof=1))
+    def gain_over(self, other: AttackResult) -> tuple[float, float]:
+        """The AUC gained over another attack on the same images, and the standard error of that gain."""
+        return self.auc - other.auc, float(np.std(self.bootstrap_aucs - other.bootstrap_aucs, ddof=1))
 
 
-def attacked(scores: Mapping[str, np.ndarray], member: np.ndarray) -> Attacked:
-    """An attacker who combines scores, and knows of four fifths of the images whether they are members ``(n,)``.
+def attack_membership(scores: Mapping[str, np.ndarray], member: np.ndarray) -> AttackResult:
+    """Combine scores by logistic regression on their ranks, cross-validated; ``member (n,)`` is the truth.
 
-    Logistic regression on the ranks of the scores, asked about the last fifth, in turn. Each fold has an attacker of
-    its own, so an AUC is the mean of those within folds: scores of two attackers have no common scale, and one that
-    knows an image ranks the others against it. An image drawn again stays in its fold, so that no attacker is asked
-    about what it knows, and every draw is attacked anew: how far the attackers themselves depend on the images is part
-    of the error, which is rather too large than too small.
+    The attacker knows the membership of four fifths of the images and guesses the rest, in turn for each fold. Each
+    fold has its own regression, whose scores have no common scale, so the AUC is averaged over folds.
+
+    The bootstrap resamples images within folds, so that no regression is tested on an image it was fitted on. Every
+    draw fits the regressions again, so the error includes how much they depend on the images. It tends to be too large
+    rather than too small.
     """
     features, folds = _normal_ranks(scores), _folds(member)
-    answers = _answers(features, folds)
+    held_out = _held_out_scores(features, folds)
     rng = np.random.default_rng(0)
-    drawn = [_mean_auc(_answers(features, _drawn_again(folds, rng))) for _ in range(_DRAWS)]
-    return Attacked(_mean_auc(answers), np.array(drawn), float(np.mean([caught(*fold) for fold in answers])))
+    aucs = [_mean_auc(_held_out_scores(features, _resample(folds, rng))) for _ in range(_DRAWS)]
+    rate = float(np.mean([true_positive_rate(*fold) for fold in held_out]))
+    return AttackResult(_mean_auc(held_out), np.array(aucs), rate)
 
 
 def _normal_ranks(scores: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Ranks of the scores as quantiles of a normal distribution ``(n, scores)``."""
+    """Ranks of the scores, mapped to quantiles of a normal distribution ``(n, scores)``."""
     from scipy.stats import norm, rankdata
 
     ranks = np.stack([rankdata(np.nan_to_num(values)) for values in scores.values()], 1)
@@ -100,40 +102,42 @@ def _normal_ranks(scores: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _folds(member: np.ndarray) -> list[_Fold]:
-    """Positions of the members and of the others of each fold."""
+    """Positions of the members and of the other images of each fold."""
     from sklearn.model_selection import StratifiedKFold
 
     split = StratifiedKFold(_FOLDS, shuffle=True, random_state=0).split(member, member)
     return [(rows[member[rows]], rows[~member[rows]]) for _, rows in split]
 
 
-def _drawn_again(folds: Sequence[_Fold], rng: np.random.Generator) -> list[_Fold]:
-    """As many images of each fold, drawn with replacement."""
+def _resample(folds: Sequence[_Fold], rng: np.random.Generator) -> list[_Fold]:
+    """Draw as many images from each fold, with replacement."""
     return [(rng.choice(members, len(members)), rng.choice(others, len(others))) for members, others in folds]
 
 
-def _answers(features: np.ndarray, folds: Sequence[_Fold]) -> list[_Fold]:
-    """Scores of the members and of the others of each fold, by an attacker who knows those of the other folds."""
+def _held_out_scores(features: np.ndarray, folds: Sequence[_Fold]) -> list[_Fold]:
+    """Scores of the members and of the other images of each fold, by a regression fitted on the other folds."""
     from sklearn.linear_model import LogisticRegression
 
-    found = []
+    held_out = []
     for held, (members, others) in enumerate(folds):
         known = [fold for number, fold in enumerate(folds) if number != held]
         inside, outside = (np.concatenate(rows) for rows in zip(*known, strict=True))
         rows, labels = np.concatenate([inside, outside]), np.repeat([1, 0], [len(inside), len(outside)])
-        attacker = LogisticRegression(max_iter=1000).fit(features[rows], labels)
-        found.append((attacker.decision_function(features[members]), attacker.decision_function(features[others])))
-    return found
+        regression = LogisticRegression(max_iter=1000).fit(features[rows], labels)
+        held_out.append(
+            (regression.decision_function(features[members]), regression.decision_function(features[others]))
+        )
+    return held_out
 
 
-def _mean_auc(answers: Sequence[_Fold]) -> float:
-    return float(np.mean([auc(members, others) for members, others in answers]))
+def _mean_auc(held_out: Sequence[_Fold]) -> float:
+    return float(np.mean([auc(members, others) for members, others in held_out]))
 
 
 def model_scores(target: Target, x: Tensor, y: Tensor) -> Scores:
-    """From the model alone."""
+    """Scores of an attacker who has only the model."""
     logits = target.outputs(x)
-    chances = logits.log_softmax(1)
+    log_probabilities = logits.log_softmax(1)
     norms = [
         sample_gradients(target, target.theta, target.fixed, *part).norm(dim=1)
         for part in zip(x.split(_BATCH), y.split(_BATCH), strict=True)
@@ -141,13 +145,17 @@ def model_scores(target: Target, x: Tensor, y: Tensor) -> Scores:
     return {
         "loss": -_losses(logits, y),
         "log-odds": log_odds(logits, y).numpy(),
-        "entropy": (chances.exp() * chances).sum(1).double().numpy(),
+        "entropy": (log_probabilities.exp() * log_probabilities).sum(1).double().numpy(),
         "gradient norm": -torch.cat(norms).double().numpy(),
     }
 
 
 def synset_scores(near: Mapping[str, np.ndarray], student: nn.Module, x: Tensor, y: Tensor) -> Scores:
-    """From the synset alone: distances ``(n,)`` to its nearest image, and the loss of a network trained on it."""
+    """Scores of an attacker who has only the synset.
+
+    near:    distances ``(n,)`` to the nearest synthetic image, by measure
+    student: a network trained on the synset
+    """
     with torch.no_grad():
         losses = _losses(student(x), y)
     return {**{f"nearest image, {name}": -distance for name, distance in near.items()}, "loss of a student": -losses}
@@ -156,51 +164,51 @@ def synset_scores(near: Mapping[str, np.ndarray], student: nn.Module, x: Tensor,
 def alignment_scores(
     gradients: Mapping[str, tuple[Tensor, Tensor]], parents: np.ndarray | None, labels: np.ndarray
 ) -> Scores:
-    """From directions and gradients, given by name as products g_i·d_κ and cosines ``(n, K)`` each.
+    """Scores of an attacker who has both, from products g_i·d_κ and cosines ``(n, K)``, by name.
 
-    parents: the class of each group ``(K,)``: the groups of an image's own class are looked at; None looks at all
-    labels:  of the images ``(n,)``
+    parents: the class of each group ``(K,)``. Only groups of the image's class count; None counts all groups.
+    labels:  labels of the images ``(n,)``
     """
     own = np.ones((len(labels), 1), bool) if parents is None else labels[:, None] == parents
     scores: Scores = {}
     for name, values in gradients.items():
         for kind, table in zip(("rise of the loss", "cosine"), values, strict=True):
-            known = np.where(own, table.double().numpy(), np.nan)
-            scores[f"{name}: largest {kind}"] = np.nanmax(known, 1)
-            scores[f"{name}: mean {kind}"] = np.nanmean(known, 1)
+            in_class = np.where(own, table.double().numpy(), np.nan)
+            scores[f"{name}: largest {kind}"] = np.nanmax(in_class, 1)
+            scores[f"{name}: mean {kind}"] = np.nanmean(in_class, 1)
     return scores
 
 
-def products(
+def gradient_alignments(
     target: Target, checkpoints: Sequence[int], weights: Sequence[float], x: Tensor, y: Tensor, directions: Tensor
 ) -> tuple[Tensor, Tensor]:
     """g_i·d_κ and cosines ``(n, K)`` with g = Σ_t ω_t ∇L(θ_t; x_i, y_i), for directions ``(K, P)``."""
-    found, norms = [], []
+    products, norms = [], []
     for inputs, labels in zip(x.split(_BATCH), y.split(_BATCH), strict=True):
-        pulled = torch.zeros(len(inputs), target.flat.size).to(target.theta)
+        gradients = torch.zeros(len(inputs), target.flat.size).to(target.theta)
         for t, weight in zip(checkpoints, weights, strict=True):
-            pulled += weight * sample_gradients(target, *target.at(t), inputs, labels)
-        found.append(pulled @ directions.T)
-        norms.append(pulled.norm(dim=1))
-    values = torch.cat(found).cpu()
+            gradients += weight * sample_gradients(target, *target.at(t), inputs, labels)
+        products.append(gradients @ directions.T)
+        norms.append(gradients.norm(dim=1))
+    values = torch.cat(products).cpu()
     tiny = torch.finfo(values.dtype).tiny
     lengths = torch.cat(norms)[:, None].cpu() * directions.norm(dim=1).cpu()
     return values, values / lengths.clamp(min=tiny)
 
 
-def taught(network: nn.Module, images: Tensor, targets: Tensor, steps: int) -> nn.Module:
-    """A network trained on images ``(B, ...)`` with soft targets ``(B, L)``, whose negative parts are left out."""
+def train_student(network: nn.Module, images: Tensor, targets: Tensor, steps: int) -> nn.Module:
+    """Train a copy of the network on images ``(B, ...)`` with soft targets ``(B, L)``; negative targets count as 0."""
     student = copy.deepcopy(network).train()
-    wanted = targets.clamp(min=0)
-    wanted = wanted / wanted.sum(1, keepdim=True).clamp(min=1e-12)
+    targets = targets.clamp(min=0)
+    targets = targets / targets.sum(1, keepdim=True).clamp(min=1e-12)
     optimizer = torch.optim.Adam(student.parameters(), lr=0.01)
     for _ in range(steps):
         optimizer.zero_grad()
-        F.cross_entropy(student(images), wanted).backward()
+        F.cross_entropy(student(images), targets).backward()
         optimizer.step()
     return student.eval()
 
 
 def _losses(logits: Tensor, y: Tensor) -> np.ndarray:
-    found: np.ndarray = F.cross_entropy(logits, y.to(logits.device), reduction="none").double().cpu().numpy()
-    return found
+    losses: np.ndarray = F.cross_entropy(logits, y.to(logits.device), reduction="none").double().cpu().numpy()
+    return losses
