@@ -309,8 +309,8 @@ def _notes(attack: Attack) -> list[str]:
         "all scores of an attacker. It is fitted on images whose membership is known and tested on the others (mean "
         "over 5 folds). The AUC of single scores is in the JSON.",
         "Synset alone: distance to the nearest synthetic image in pixels and by SSIM, and the loss of a network "
-        "trained on the synset. Model alone: loss, log-odds, entropy and gradient norm. Both: also the candidate's gradient "
-        "along the synset's directions. The last of these columns is the AUC gained over the model alone.",
+        "trained on the synset. Model alone: loss, log-odds, entropy and gradient norm. Both: also the candidate's "
+        "gradient along the synset's directions. The last of these columns is the AUC gained over the model alone.",
         "For response matching, the attacker also undoes the curvature, which is estimated from validation images. The "
         "attack uses both the directions and these estimates of the pulls.",
     ]
