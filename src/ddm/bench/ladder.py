@@ -29,14 +29,14 @@ def _responses(
     problem: Problem,
     target: Target,
     *,
-    own: bool = True,
+    scaled: bool = True,
     last: bool = False,
     damped: float = 1.0,
     **changes: Any,
 ) -> Tensor:
     """Δ ``(K, P)`` of every group.
 
-    own:     scale each response by its length c_κ
+    scaled:  scale each response by its length c_κ
     last:    use only the last checkpoint
     damped:  factor on the default damping
     changes: changed distillation settings
@@ -47,7 +47,7 @@ def _responses(
     members = problem.single_groups
     pulls = responses.pulls(members)
     directions = responses.curvature.solve(pulls)
-    if not own:
+    if not scaled:
         return directions
     return responses.lengthened(directions, pulls, members, responses.overlooked(pulls[::6]))
 
@@ -92,7 +92,7 @@ RUNGS: Mapping[str, Rung] = {
     "ladder-4096": _response_rung(curvature=4096),
     "ladder-few-checkpoints": _response_rung(checkpoints=4),
     "ladder-few-samples": _response_rung(samples=16),
-    "ladder-not-own": _response_rung(own=False),
+    "ladder-not-own": _response_rung(scaled=False),
     "ladder-damped-quarter": _response_rung(damped=0.25),
     "ladder-damped-4": _response_rung(damped=4.0),
     "ladder-orders": partial(displacement_outcome, find_displacements=partial(_mean_responses, orders=3)),

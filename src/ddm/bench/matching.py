@@ -49,7 +49,7 @@ COLUMNS = {
     "class_once": "class removed: accuracy on it",
     "others_once": "on the others",
     "class_far": "class removed by fine-tuning to chance: accuracy on it",
-    "others_far": "on the others ",
+    "others_far": "on the others",
     "seconds": "seconds",
     "trainings": "cost in trainings",
 }

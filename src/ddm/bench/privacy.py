@@ -95,7 +95,7 @@ COLUMNS = {
     "alone": "membership AUC, synset alone",
     "alone_caught": "members found at 1 % false positives",
     "both": "AUC, synset and model",
-    "both_caught": "members found at 1 % false positives ",
+    "both_caught": "members found at 1 % false positives",
     "adds": "AUC gained over the model alone",
     **{f"member_{size}": f"AUC, groups of {size}" for size in SIZES},
     **{f"rebuilt_{size}": f"reconstruction AUC (SSIM), groups of {size}" for size in (*SIZES, "normal")},

@@ -331,8 +331,8 @@ def _notes(study: TeacherStudy, before: float) -> list[str]:
     usual = [(next(problem.exact.states([NO_ROWS], order)), order) for order in range(problem.setup.orders)]
     after = float(np.mean([study.student_accuracy(state) for state in study.students_of(usual)]))
     normal = float(np.mean([study.teacher_accuracy(state) for state, _ in usual]))
-    own = [next(study.exact.states([NO_ROWS], order)) for order in range(problem.setup.orders)]
-    nasty = float(np.mean([study.teacher_accuracy(state) for state in own]))
+    teachers = [next(study.exact.states([NO_ROWS], order)) for order in range(problem.setup.orders)]
+    nasty = float(np.mean([study.teacher_accuracy(state) for state in teachers]))
     beyond = (after - before) - (normal - nasty)
     return [
         f"Accuracy of students on {len(problem.data.test):,} test samples, averaged over {problem.setup.orders} batch "
