@@ -13,7 +13,7 @@ import nbformat
 import typer.main
 from mkdocs.structure.files import File
 
-from ddm.cli import app
+from ddm.cli.main import app
 
 COMMANDS = "<!-- commands -->"
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import answers
+import outcomes
 import pytest
 import torch
-from answers import Answer, without_progress
+from outcomes import Answer, without_progress
 
 import ddm
-import ddm.run
-from ddm import cli
+import ddm.runs.run
+from ddm.cli import main as cli
 
 # Hugging Face stays off the network and out of the user's cache: both are decided when it is imported.
 os.environ.update(HF_HOME=tempfile.mkdtemp(prefix="ddm-hf-"), HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
@@ -46,14 +46,14 @@ def datamodel(target, digits) -> ddm.DistilledDatamodel:
 def finished_run(tmp_path_factory) -> Path:
     """The directory of a small finished run. Tests that change something in it make a copy first."""
     out = tmp_path_factory.mktemp("finished") / "run"
-    config = ddm.run.Config(
+    config = ddm.runs.run.Config(
         limit=60,
         options={"width": 4, "depth": 1, "seed": 0},
         recipe=ddm.Recipe(epochs=2, batch_size=16),
         partition="class",
         settings=ddm.Settings(curvature=64, bank=8),
     )
-    ddm.run.fit(config, out, "serial")
+    ddm.runs.run.fit(config, out, "serial")
     return out
 
 
@@ -61,7 +61,7 @@ def finished_run(tmp_path_factory) -> Path:
 def refused() -> Callable[..., AbstractContextManager[None]]:
     """``with refused("word", …)``: the block raises ``InputError`` with one line that has all these words."""
 
-    return answers.refused
+    return outcomes.refused
 
 
 @pytest.fixture

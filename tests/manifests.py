@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ddm.files import read_json, sealed, write_json
+from ddm.compute.files import read_json, sealed, write_json
 
 
 def change_manifest(run: Path, **changes: Any) -> None:

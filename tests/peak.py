@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ddm import memory
+from ddm.compute import memory
 
 
 def forget() -> int:

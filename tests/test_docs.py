@@ -21,8 +21,8 @@ import pytest
 import typer.main
 from matplotlib import image
 
-from ddm import cli
-from ddm.cli import app
+from ddm.cli import main as cli
+from ddm.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

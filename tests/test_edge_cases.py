@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from answers import refuses
+from outcomes import refuses
 
 import ddm
 from ddm import DistilledDatamodel, Recipe
-from ddm.datasets.samples import Samples
+from ddm.data.samples import Samples
 
 LABELS = np.arange(40) % 4
 RECIPE = Recipe(epochs=2, batch_size=16)

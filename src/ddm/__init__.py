@@ -1,7 +1,7 @@
 """Which of my training data made the model do this, and what would it be without them?
 
 data = ddm.datasets.load("digits")
-target = ddm.train(ddm.networks.ConvNet(), data.train, ddm.Recipe(epochs=30))
+target = ddm.train("convnet", data.train, ddm.Recipe(epochs=30))
 dm = ddm.DistilledDatamodel.fit(target, data.train)
 dm.trace(data.test[12])
 
@@ -15,23 +15,25 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ddm import datasets, networks, objectives
-    from ddm.attribution import Attribution
-    from ddm.audit import Audit
+    from ddm import data as datasets
+    from ddm import networks
+    from ddm.answers import objectives
+    from ddm.answers.attribution import Attribution
+    from ddm.answers.diagnosis import Diagnosis
+    from ddm.answers.objectives import Objective
+    from ddm.answers.trace import Trace
+    from ddm.data.samples import Data, Samples
     from ddm.datamodel import DistilledDatamodel
-    from ddm.datasets.samples import Data, Samples
-    from ddm.diagnosis import Diagnosis
+    from ddm.distil.settings import Settings
+    from ddm.distil.synset import Synset
     from ddm.errors import InputError
-    from ddm.matching import Settings
-    from ddm.objectives import Objective
-    from ddm.partition import Partition
-    from ddm.recipe import Recipe
-    from ddm.store import load
-    from ddm.synset import Synset
-    from ddm.target import Recorder, Target
-    from ddm.trace import Trace
-    from ddm.training import train
-    from ddm.trajectory import Trajectory
+    from ddm.groups.partition import Partition
+    from ddm.runs.store import load
+    from ddm.training.loop import train
+    from ddm.training.recipe import Recipe
+    from ddm.training.target import Recorder, Target
+    from ddm.training.trajectory import Trajectory
+    from ddm.truth.audit import Audit
 
 __version__ = "0.1.0"
 
@@ -60,26 +62,29 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Attribution": "attribution",
-    "Audit": "audit",
-    "Data": "datasets.samples",
-    "Diagnosis": "diagnosis",
+    "Attribution": "answers.attribution",
+    "Audit": "truth.audit",
+    "Data": "data.samples",
+    "Diagnosis": "answers.diagnosis",
     "DistilledDatamodel": "datamodel",
     "InputError": "errors",
-    "Objective": "objectives",
-    "Partition": "partition",
-    "Recipe": "recipe",
-    "Recorder": "target",
-    "Samples": "datasets.samples",
-    "Settings": "matching",
-    "Synset": "synset",
-    "Target": "target",
-    "Trace": "trace",
-    "Trajectory": "trajectory",
-    "load": "store",
-    "train": "training",
+    "Objective": "answers.objectives",
+    "Partition": "groups.partition",
+    "Recipe": "training.recipe",
+    "Recorder": "training.target",
+    "Samples": "data.samples",
+    "Settings": "distil.settings",
+    "Synset": "distil.synset",
+    "Target": "training.target",
+    "Trace": "answers.trace",
+    "Trajectory": "training.trajectory",
+    "load": "runs.store",
+    "train": "training.loop",
 }
 """The module that defines each public name."""
+
+_MODULES = {"datasets": "data", "objectives": "answers.objectives"}
+"""Public modules that have another name inside the package."""
 
 
 def __getattr__(name: str) -> Any:
@@ -88,6 +93,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f"ddm.{_HOMES[name]}"), name)
         globals()[name] = value
         return value
+    if name in _MODULES:
+        return importlib.import_module(f"ddm.{_MODULES[name]}")
     if not name.startswith("_") and importlib.util.find_spec(f"ddm.{name}") is not None:
         return importlib.import_module(f"ddm.{name}")
     raise AttributeError(f"module 'ddm' has no attribute '{name}'")

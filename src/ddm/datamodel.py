@@ -13,29 +13,31 @@ import numpy as np
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from ddm import designs, html, progress
-from ddm.attributed import attributed
-from ddm.attribution import Attribution
-from ddm.audit import Audit, audit
-from ddm.counterfactual import Counterfactuals
-from ddm.datasets.samples import Samples
-from ddm.designs import Weights
-from ddm.diagnosed import diagnosed
-from ddm.diagnosis import Diagnosis
-from ddm.engine import Engine
+from ddm.answers.attributed import attributed
+from ddm.answers.attribution import Attribution
+from ddm.answers.diagnosed import diagnosed
+from ddm.answers.diagnosis import Diagnosis
+from ddm.answers.objectives import Measure, Objective, resolve
+from ddm.answers.question import Question, batch_of
+from ddm.answers.shares import Shares, shares
+from ddm.answers.trace import Trace
+from ddm.compute import progress
+from ddm.compute.engine import Engine
+from ddm.compute.files import named
+from ddm.counterfactual import designs
+from ddm.counterfactual.counterfactuals import Counterfactuals
+from ddm.counterfactual.designs import Weights
+from ddm.data.samples import Samples
+from ddm.distil import Settings, changed, distil
+from ddm.distil import private as made_private
+from ddm.distil.response.solve import Responses
+from ddm.distil.synset import Synset
 from ddm.errors import InputError
-from ddm.exact import NO_ROWS, Exact, Retrain, group_rows
-from ddm.files import named
-from ddm.matching import Settings, changed, distil
-from ddm.matching import private as made_private
-from ddm.matching.response import Responses
-from ddm.objectives import Measure, Objective, resolve
-from ddm.partition import Features, Group, Partition, make_partition
-from ddm.question import Question, batch_of
-from ddm.shares import Shares, shares
-from ddm.synset import Synset
-from ddm.target import Target
-from ddm.trace import Trace
+from ddm.groups.partition import Features, Group, Partition, make_partition
+from ddm.plots import html
+from ddm.training.target import Target
+from ddm.truth.audit import Audit, audit
+from ddm.truth.retraining import NO_ROWS, Exact, Retrain, group_rows
 
 
 class DistilledDatamodel:
@@ -360,7 +362,7 @@ class DistilledDatamodel:
 
         path: a new or empty folder, or a run of the same data and network, which is replaced
         """
-        from ddm import store
+        from ddm.runs import store
 
         store.save(self, named(path))
 

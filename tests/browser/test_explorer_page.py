@@ -10,8 +10,9 @@ from playwright.sync_api import expect
 from served import fitted, served
 
 import ddm
-from ddm.datasets.samples import Data
-from ddm.run import open_run
+import ddm.training.target
+from ddm.data.samples import Data
+from ddm.runs.run import open_run
 
 PATIENCE = 60_000
 """Milliseconds that a shared machine may take."""
@@ -121,7 +122,7 @@ def test_removing_a_group_shows_the_prediction_of_the_library(site, watched, ask
         after = network(data.test[3][0][None]).detach().double().softmax(1)[0].numpy()
         assert probabilities(page, "after") == pytest.approx(after, abs=1e-5)
         assert np.abs(after - probabilities(page, "before")).max() > 1e-3
-        right = ddm.target.accuracy_of(network, data.test)
+        right = ddm.training.target.accuracy_of(network, data.test)
         assert page.locator("[data-accuracy=after]").inner_text() == f"{right:.2%}"
         page.locator("#ddm-clear").click()
         expect(page.locator("[data-removal]")).to_contain_text("Nothing is removed")

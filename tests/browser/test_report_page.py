@@ -7,7 +7,8 @@ import pytest
 from playwright.sync_api import expect
 
 import ddm
-from ddm import report, run
+from ddm import report
+from ddm.runs import run
 
 EVIL = "<img src=x onerror=alert(1)>"
 WIDTHS = [390, 1280]

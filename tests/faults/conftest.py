@@ -17,9 +17,10 @@ from _pytest.terminal import TerminalReporter
 from fuzzing import Hang
 
 import ddm
-from ddm import store
-from ddm.audit import Audit
-from ddm.run import Config
+import ddm.runs.run
+from ddm.runs import store
+from ddm.runs.run import Config
+from ddm.truth.audit import Audit
 
 Attempt = Callable[..., AbstractContextManager[None]]
 
@@ -94,7 +95,7 @@ def tiny_run(tiny, tmp_path_factory) -> Path:
         clusters=1,
         settings=ddm.Settings(curvature=8, bank=2),
     )
-    ddm.run.fit(config, run, "serial")
+    ddm.runs.run.fit(config, run, "serial")
     figures = {
         name: {"value": 0.5, "low": 0.1, "high": 0.9, "retrain": 0.8, "ceiling": None} for name in ddm.fidelity.FIGURES
     }

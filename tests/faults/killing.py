@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
-from ddm import cli
-from ddm.files import read_json, read_tensors
-from ddm.target import hash_of_state
+from ddm.cli import main as cli
+from ddm.compute.files import read_json, read_tensors
+from ddm.training.target import hash_of_state
 
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["ddm.cli", "ddm.bench.methods", "torch._dynamo", "sklearn.cluster", "pytest"])

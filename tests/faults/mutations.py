@@ -11,7 +11,7 @@ import zlib
 from random import Random
 from typing import Any
 
-from ddm.files import sealed
+from ddm.compute.files import sealed
 
 INTEGERS = (0, 1, -1, 2**7, 2**8 - 1, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**53, 2**60, 2**63 - 1, 2**64 - 1)
 

@@ -19,7 +19,7 @@ from visitor import Visitor, entered, probabilities
 from ddm.explorer import address, answers
 from ddm.explorer.opened import Opened
 from ddm.explorer.state import State
-from ddm.run import open_run
+from ddm.runs.run import open_run
 
 SESSIONS, SECONDS = some(50, 8), some(120, 40)
 IMAGES = 6

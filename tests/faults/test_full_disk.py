@@ -12,7 +12,7 @@ from killing import results
 from test_kills import FIT
 
 import ddm
-from ddm.files import write_json, write_tensors
+from ddm.compute.files import write_json, write_tensors
 
 ROOM = "48k"
 """Too little for the run, enough for its first files."""

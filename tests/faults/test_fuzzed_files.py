@@ -24,15 +24,17 @@ import torch
 from PIL import Image
 
 import ddm
-from ddm import networks, store
-from ddm.audit import Audit
+from ddm import networks
 from ddm.bench.outcome import Cost, Outcome
-from ddm.datasets import cifar, idx, images, npz
-from ddm.effects import Effects
-from ddm.files import is_whole, read_json, read_table
-from ddm.run import Config
-from ddm.synset import Synset
-from ddm.trajectory import Trajectory
+from ddm.compute.files import is_whole, read_json, read_table
+from ddm.data import images
+from ddm.data.readers import cifar, idx, npz
+from ddm.distil.synset import Synset
+from ddm.runs import store
+from ddm.runs.run import Config
+from ddm.training.trajectory import Trajectory
+from ddm.truth.audit import Audit
+from ddm.truth.effects import Effects
 
 SEEDS = Path(__file__).parent / "seeds"
 FILES = fuzzing.some(100_000, 1000)

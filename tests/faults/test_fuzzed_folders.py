@@ -15,9 +15,9 @@ import torch
 from torch.nn import functional as F
 
 import ddm
-from ddm.files import hash_of, read_json, read_metadata, read_tensors, sealed, write_json, write_tensors
-from ddm.training import train
-from ddm.verification import verify
+from ddm.compute.files import hash_of, read_json, read_metadata, read_tensors, sealed, write_json, write_tensors
+from ddm.runs.verify import verify
+from ddm.training.loop import train
 
 FOLDERS = fuzzing.some(1000, 100)
 """Inputs for each use of a folder."""

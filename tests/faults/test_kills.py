@@ -13,8 +13,8 @@ from fuzzing import some
 from killing import Command, fresh, group, results
 
 import ddm
-from ddm.files import read_json, read_tensors
-from ddm.verification import verify
+from ddm.compute.files import read_json, read_tensors
+from ddm.runs.verify import verify
 
 SEED = 7
 

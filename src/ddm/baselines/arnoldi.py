@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddm.baselines.effects import scores_from_loss_effects
+from ddm.baselines.group_scores import scores_from_loss_effects
 from ddm.baselines.hessian import estimate_curvature
 from ddm.baselines.peers import isolated_library
 from ddm.baselines.point import FlatModel, SummedLoss, data_loader, group_batches, query_batches, sum_to_groups

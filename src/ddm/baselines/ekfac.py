@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from ddm.baselines.effects import scores_from_loss_effects, sum_over_groups
+from ddm.baselines.group_scores import scores_from_loss_effects, sum_over_groups
 from ddm.baselines.peers import isolated_library
 from ddm.baselines.protocol import CannotRun, ScoreRequest, Scores
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ddm.baselines.effects import scores_from_loss_effects, sum_over_groups
+from ddm.baselines.group_scores import scores_from_loss_effects, sum_over_groups
 from ddm.baselines.influence import gradient_products, mean_gradient
 from ddm.baselines.koh import lissa_solve
 from ddm.baselines.peers import isolated_library
 from ddm.baselines.protocol import ScoreRequest, Scores
-from ddm.datasets.samples import Samples
-from ddm.partition import features_of
+from ddm.data.samples import Samples
+from ddm.groups.partition import features_of
 
 _NEIGHBOUR_SHARE = 0.1
 _FEWEST_NEIGHBOURS = 100

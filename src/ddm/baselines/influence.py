@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddm.baselines.effects import scores_from_loss_effects
+from ddm.baselines.group_scores import scores_from_loss_effects
 from ddm.baselines.protocol import ScoreRequest, Scores
-from ddm.datasets.samples import Samples
-from ddm.gradients import group_gradients, loss_gradient
+from ddm.curvature.gradients import group_gradients, loss_gradient
+from ddm.data.samples import Samples
 
 
 def group_pulls(request: ScoreRequest) -> Tensor:

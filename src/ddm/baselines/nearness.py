@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddm.baselines.effects import class_signs, mean_over_groups
+from ddm.baselines.group_scores import class_signs, mean_over_groups
 from ddm.baselines.protocol import ScoreRequest, Scores
-from ddm.datasets.samples import Samples
-from ddm.partition import features_of
+from ddm.data.samples import Samples
+from ddm.groups.partition import features_of
 
 
 def predict(request: ScoreRequest) -> Scores:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ddm.baselines.protocol import ScoreRequest
-from ddm.datasets.samples import Samples
-from ddm.target import Target
+from ddm.data.samples import Samples
+from ddm.training.target import Target
 
 _BATCH = 64
 

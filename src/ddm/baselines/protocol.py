@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddm.datasets.samples import Samples
-from ddm.partition import Partition
-from ddm.target import Target
+from ddm.data.samples import Samples
+from ddm.groups.partition import Partition
+from ddm.training.target import Target
 
 
 @dataclass(frozen=True)

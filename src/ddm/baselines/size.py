@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ddm.baselines.effects import class_signs
+from ddm.baselines.group_scores import class_signs
 from ddm.baselines.protocol import ScoreRequest, Scores
 
 

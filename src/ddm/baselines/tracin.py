@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddm.baselines.effects import scores_from_loss_effects
+from ddm.baselines.group_scores import scores_from_loss_effects
 from ddm.baselines.peers import isolated_library
 from ddm.baselines.point import FlatModel, SummedLoss, data_loader, group_batches, query_batches, sum_to_groups
 from ddm.baselines.protocol import ScoreRequest, Scores
-from ddm.trajectory import Trajectory
+from ddm.training.trajectory import Trajectory
 
 _CHECKPOINTS = 16
 _MEMORY = 2**27

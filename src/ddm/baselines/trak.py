@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from ddm.baselines.effects import sum_over_groups
+from ddm.baselines.group_scores import sum_over_groups
 from ddm.baselines.peers import isolated_library
 from ddm.baselines.point import FlatModel
 from ddm.baselines.protocol import CannotRun, ScoreRequest, Scores
-from ddm.datasets.samples import Samples
+from ddm.data.samples import Samples
 
 _CHECKPOINTS = 3
 _DIMENSION = 512

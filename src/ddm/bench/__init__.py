@@ -24,13 +24,13 @@ from ddm.bench import (
     unlearning,
     useless,
 )
+from ddm.bench.output import Report
 from ddm.bench.problem import Problem
-from ddm.bench.report import Report
 from ddm.bench.setup import Setup, preset
-from ddm.engine import Engine
+from ddm.compute.engine import Engine
+from ddm.compute.files import check_empty, read_table, working_in
 from ddm.errors import InputError
-from ddm.files import check_empty, read_table, working_in
-from ddm.store import writable
+from ddm.runs.store import writable
 
 __all__ = ["BENCHES", "Setup", "preset", "run"]
 

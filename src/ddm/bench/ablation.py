@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ddm.bench import fidelity, located
 from ddm.bench.methods import TITLES
+from ddm.bench.output import Report, Row
 from ddm.bench.problem import Problem
-from ddm.bench.report import Report, Row
 
 METHODS = ["random", "predict", "centroid", "ddm-paper", "ddm-match", "ddm", "ddm-response"]
 

@@ -11,13 +11,13 @@ import numpy as np
 from ddm.bench.fidelity import describe_data
 from ddm.bench.matching import cached_rows
 from ddm.bench.methods import settings_of
+from ddm.bench.output import Report, Row
 from ddm.bench.problem import NO_ROWS, Problem
-from ddm.bench.report import Report, Row
 from ddm.bench.setup import preset
-from ddm.datasets.samples import Samples
-from ddm.effects import shift
-from ddm.figures import mean_spearman
-from ddm.recipe import Recipe
+from ddm.data.samples import Samples
+from ddm.training.recipe import Recipe
+from ddm.truth.effects import shift
+from ddm.truth.figures import mean_spearman
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

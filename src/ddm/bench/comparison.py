@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ddm.bench import fidelity, located
+from ddm.bench.output import Report
 from ddm.bench.problem import Problem
-from ddm.bench.report import Report
 
 METHODS = [
     "random", "koh-cg", "koh-lissa", "fastif", "arnoldi", "tracin", "trak", "ekfac",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddm.audit import OTHER, SAME, compared
 from ddm.bench.methods import TITLES
 from ddm.bench.outcome import Outcome
+from ddm.bench.output import Report, Row
 from ddm.bench.problem import Problem
-from ddm.bench.report import Report, Row
-from ddm.effects import Effects
-from ddm.fidelity import ceilings
-from ddm.figures import FIGURES
-from ddm.partition import Partition
+from ddm.groups.partition import Partition
+from ddm.truth.audit import OTHER, SAME, compared
+from ddm.truth.effects import Effects
+from ddm.truth.fidelity import ceilings
+from ddm.truth.figures import FIGURES
 
 METHODS = [name for name in TITLES if name not in ("ddm-sequence", "retrain")]
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from ddm.bench import fidelity
 from ddm.bench.methods import settings_of
+from ddm.bench.output import Report, Row
 from ddm.bench.problem import Problem
-from ddm.bench.report import Report, Row
 from ddm.datamodel import DistilledDatamodel
-from ddm.figures import oracle_fraction
+from ddm.truth.figures import oracle_fraction
 
 
 def run(problem: Problem) -> Report:

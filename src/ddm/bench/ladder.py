@@ -14,13 +14,13 @@ from torch import Tensor
 from ddm.bench import fidelity
 from ddm.bench.methods import TITLES, displacement_outcome, settings_of
 from ddm.bench.outcome import Cost, Outcome
+from ddm.bench.output import Report
 from ddm.bench.problem import Problem
-from ddm.bench.report import Report
-from ddm.counterfactual import Counterfactuals
-from ddm.effects import predicted
-from ddm.matching import distil
-from ddm.matching.response import Responses
-from ddm.target import Target
+from ddm.counterfactual.counterfactuals import Counterfactuals
+from ddm.distil import distil
+from ddm.distil.response.solve import Responses
+from ddm.training.target import Target
+from ddm.truth.effects import predicted
 
 Rung = Callable[[Problem], Outcome]
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from ddm.bench import fidelity
 from ddm.bench.outcome import Outcome
+from ddm.bench.output import Row
 from ddm.bench.problem import Problem
-from ddm.bench.report import Row
-from ddm.effects import Effects
+from ddm.truth.effects import Effects
 
 
 def rows_by_method(problem: Problem, methods: Sequence[str]) -> list[Row]:

@@ -16,19 +16,19 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn import functional as F
 
-from ddm import engine
 from ddm.bench.fidelity import describe_problem
 from ddm.bench.methods import settings_of
+from ddm.bench.output import Report, Row
 from ddm.bench.problem import NO_ROWS, Problem
-from ddm.bench.report import Report, Row
 from ddm.bench.setup import Setup
+from ddm.compute import engine
+from ddm.compute.files import read_table, write_json
+from ddm.data.samples import Samples
 from ddm.datamodel import DistilledDatamodel
-from ddm.datasets.samples import Samples
-from ddm.files import read_table, write_json
-from ddm.matching import Settings
-from ddm.parameters import State
-from ddm.synset import Synset
-from ddm.target import Target
+from ddm.distil import Settings
+from ddm.distil.synset import Synset
+from ddm.networks.flat import State
+from ddm.training.target import Target
 
 TITLES = {
     "normal": "normal training",

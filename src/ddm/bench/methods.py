@@ -14,13 +14,13 @@ from ddm.baselines import BASELINES
 from ddm.baselines.protocol import CannotRun, Scores
 from ddm.bench.outcome import Cost, Outcome
 from ddm.bench.problem import Problem
-from ddm.counterfactual import Counterfactuals
+from ddm.counterfactual.counterfactuals import Counterfactuals
+from ddm.counterfactual.displaced import Models
 from ddm.datamodel import DistilledDatamodel
-from ddm.effects import Effects, log_odds, predicted
-from ddm.matching import Settings, paper, private
-from ddm.matching.blocks import Block
-from ddm.matching.response_work import ResponseWork
-from ddm.models import Models
+from ddm.distil import Settings, paper, private
+from ddm.distil.blocks import Block
+from ddm.distil.response.matching import ResponseWork
+from ddm.truth.effects import Effects, log_odds, predicted
 
 TITLES = {
     "random": "random",

@@ -6,9 +6,9 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 
 from ddm.bench import fidelity
+from ddm.bench.output import Report
 from ddm.bench.problem import Problem
 from ddm.bench.removal import rows_by_method
-from ddm.bench.report import Report
 
 METHODS = ["random", "size", "koh-cg", "arnoldi", "tracin", "trak", "ekfac", "ddm-match", "ddm", "ddm-response"]
 SHARES = {"10 %": 0.1, "20 %": 0.2, "30 %": 0.3, "40 %": 0.4}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from ddm.effects import Effects
+from ddm.compute.files import read_metadata, read_tensors, write_tensors
+from ddm.compute.validation import check_types
 from ddm.errors import InputError
-from ddm.fields import check_types
-from ddm.files import read_metadata, read_tensors, write_tensors
+from ddm.truth.effects import Effects
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from ddm import networks
 from ddm.bench.fidelity import describe_problem
 from ddm.bench.methods import settings_of
+from ddm.bench.output import Report, Row
 from ddm.bench.problem import Problem
-from ddm.bench.report import Report, Row
 from ddm.bench.small import SIZES, SmallGroups, guess_pulls
-from ddm.counterfactual import Counterfactuals
-from ddm.matching import Settings
-from ddm.matching.start import drawn
+from ddm.counterfactual.counterfactuals import Counterfactuals
+from ddm.distil import Settings
+from ddm.distil.gradient.start import drawn
+from ddm.distil.synset import Synset
 from ddm.networks import penultimate
 from ddm.plots.images import pixels
 from ddm.privacy.distances import Measure, Nearest, find_nearest, rms_distance, ssim_distance, to_images
@@ -36,7 +37,6 @@ from ddm.privacy.membership import (
     synset_scores,
     train_student,
 )
-from ddm.synset import Synset
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,20 +16,23 @@ import numpy as np
 import torch
 from torch import nn
 
-from ddm import datasets, designs, engine, networks
+from ddm import data as datasets
+from ddm import networks
 from ddm.baselines.protocol import ScoreRequest
 from ddm.bench.outcome import Outcome
 from ddm.bench.setup import Setup
+from ddm.compute import engine
+from ddm.compute.files import read_json, write_json
+from ddm.counterfactual import designs
+from ddm.data.samples import Data, Samples
 from ddm.datamodel import DistilledDatamodel
-from ddm.datasets.samples import Data, Samples
-from ddm.effects import Asked, Effects, retrained
+from ddm.distil import Settings
 from ddm.errors import InputError
-from ddm.exact import Exact, group_rows
-from ddm.files import read_json, write_json
-from ddm.matching import Settings
-from ddm.partition import Partition, make_partition
-from ddm.target import Loss, Target
-from ddm.training import train
+from ddm.groups.partition import Partition, make_partition
+from ddm.training.loop import train
+from ddm.training.target import Loss, Target
+from ddm.truth.effects import Asked, Effects, retrained
+from ddm.truth.retraining import Exact, group_rows
 
 NOISY_SHARE = 0.2
 

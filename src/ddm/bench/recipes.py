@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ddm.bench import fidelity
+from ddm.bench.output import Report, Row
 from ddm.bench.problem import Problem
-from ddm.bench.report import Report, Row
 
 _CLUSTERS, _UNIONS = 3, 6
 """Maximum clusters per class and unions of groups; they are few because every recipe needs its own retrainings."""

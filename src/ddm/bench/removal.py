@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ddm.bench import fidelity
+from ddm.bench.output import Row
 from ddm.bench.problem import NO_ROWS, Problem
-from ddm.bench.report import Row
 
 
 def least_useful_first(effect: np.ndarray) -> np.ndarray:

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ddm import engine
 from ddm.bench import timing
+from ddm.bench.output import Report, Row
 from ddm.bench.problem import Problem
-from ddm.bench.report import Report, Row
 from ddm.bench.setup import Setup
 from ddm.bench.timing import with_cpu_seconds
+from ddm.compute import engine
+from ddm.compute.files import read_json, write_json
+from ddm.compute.memory import peak
+from ddm.compute.progress import bar
+from ddm.data.samples import Data, Samples
 from ddm.datamodel import DistilledDatamodel
-from ddm.datasets.samples import Data, Samples
-from ddm.files import read_json, write_json
-from ddm.memory import peak
-from ddm.partition import make_partition
-from ddm.progress import bar
+from ddm.groups.partition import make_partition
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

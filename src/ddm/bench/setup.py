@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ddm.distil import Settings, paper
 from ddm.errors import InputError
-from ddm.matching import Settings, paper
-from ddm.recipe import Recipe
+from ddm.training.recipe import Recipe
 
 SCALES = ("quick", "paper", "tiny")
 

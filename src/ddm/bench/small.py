@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ddm.bench.output import Row
 from ddm.bench.problem import Problem
-from ddm.bench.report import Row
-from ddm.counterfactual import Counterfactuals
-from ddm.matching import Settings, distil
-from ddm.matching.calibration import dampings
-from ddm.matching.pairs import real_checkpoints
-from ddm.matching.pulls import Pulled, pulls_of
-from ddm.matching.response import Responses, pooled_weights
-from ddm.partition import Partition, features_of
+from ddm.counterfactual.counterfactuals import Counterfactuals
+from ddm.distil import Settings, distil
+from ddm.distil.checkpoints import real_checkpoints
+from ddm.distil.gradient.calibration import dampings
+from ddm.distil.response.pull import Pulled, pulls_of
+from ddm.distil.response.solve import Responses, pooled_weights
+from ddm.groups.partition import Partition, features_of
 from ddm.privacy.distances import psnr, ssim, to_images
 from ddm.privacy.membership import auc, gradient_alignments
 from ddm.privacy.reconstruction import invert_gradients

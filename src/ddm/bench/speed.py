@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ddm import engine
 from ddm.baselines import BASELINES
 from ddm.baselines.protocol import CannotRun
 from ddm.bench import fidelity, timing
 from ddm.bench.methods import TITLES, settings_of
+from ddm.bench.output import Report, Row
 from ddm.bench.problem import Problem
-from ddm.bench.report import Report, Row
 from ddm.bench.timing import with_cpu_seconds
+from ddm.compute import engine
 from ddm.datamodel import DistilledDatamodel
 
 METHODS = ["centroid", "trak", "ekfac", "koh-cg"]

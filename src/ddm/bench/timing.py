@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from ddm.bench.problem import Problem
+from ddm.compute.files import read_json, write_json
+from ddm.data.samples import Samples
 from ddm.datamodel import DistilledDatamodel
-from ddm.datasets.samples import Samples
-from ddm.files import read_json, write_json
-from ddm.recipe import Recipe
-from ddm.target import Target
-from ddm.training import train
+from ddm.training.loop import train
+from ddm.training.recipe import Recipe
+from ddm.training.target import Target
 
 Result = TypeVar("Result")
 

@@ -18,23 +18,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ddm import engine, networks
+from ddm import networks
+from ddm.answers.objectives import Objective, distillation
 from ddm.bench.fidelity import describe_problem
 from ddm.bench.methods import settings_of
+from ddm.bench.output import Report, Row
 from ddm.bench.problem import NO_ROWS, Problem
-from ddm.bench.report import Report, Row
 from ddm.bench.setup import short_hash
+from ddm.compute import engine
+from ddm.compute.files import read_table, read_tensors, write_json, write_tensors
+from ddm.data.samples import Samples
 from ddm.datamodel import DistilledDatamodel
-from ddm.datasets.samples import Samples
-from ddm.exact import Exact, group_rows
-from ddm.figures import mean_spearman
-from ddm.files import read_table, read_tensors, write_json, write_tensors
-from ddm.objectives import Objective, distillation
-from ddm.parameters import State, load_state, state_of
-from ddm.partition import Partition, make_partition
-from ddm.recipe import Recipe
-from ddm.target import Target, accuracy_of, hash_of_state
-from ddm.training import train
+from ddm.groups.partition import Partition, make_partition
+from ddm.networks.flat import State, load_state, state_of
+from ddm.training.loop import train
+from ddm.training.recipe import Recipe
+from ddm.training.target import Target, accuracy_of, hash_of_state
+from ddm.truth.figures import mean_spearman
+from ddm.truth.retraining import Exact, group_rows
 
 WEIGHT, TEMPERATURE, BALANCE = 0.08, 4.0, 0.9
 """ω and T of undistillation; α of distillation, which uses the same T."""

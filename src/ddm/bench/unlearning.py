@@ -15,14 +15,14 @@ from torch import Tensor
 
 from ddm.bench import fidelity
 from ddm.bench.methods import TITLES, settings_of
+from ddm.bench.output import Report, Row
 from ddm.bench.problem import NO_ROWS, Problem
-from ddm.bench.report import Report, Row
-from ddm.counterfactual import Counterfactuals
-from ddm.designs import leave_one_out
-from ddm.effects import cross_entropy, log_odds
-from ddm.exact import group_rows
-from ddm.matching import distil
+from ddm.counterfactual.counterfactuals import Counterfactuals
+from ddm.counterfactual.designs import leave_one_out
+from ddm.distil import distil
 from ddm.plots import LOWERS, RAISES
+from ddm.truth.effects import cross_entropy, log_odds
+from ddm.truth.retraining import group_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

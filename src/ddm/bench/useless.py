@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddm.bench import fidelity
+from ddm.bench.output import Report, Row
 from ddm.bench.problem import Problem
 from ddm.bench.removal import rows_by_method
-from ddm.bench.report import Report, Row
 
 METHODS = ["random", "koh-cg", "fastif", "arnoldi", "tracin", "trak", "ekfac", "ddm-match", "ddm", "ddm-response"]
 SHARES = {"1 %": 0.01, "10 %": 0.1, "20 %": 0.2, "50 %": 0.5}

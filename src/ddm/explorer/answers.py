@@ -12,16 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddm import networks, objectives
-from ddm.attribution import Attribution
+from ddm import networks
+from ddm.answers import objectives
+from ddm.answers.attribution import Attribution
+from ddm.answers.objectives import Objective
+from ddm.answers.shares import Shares
+from ddm.answers.trace import Trace
 from ddm.errors import InputError
-from ddm.exact import NO_ROWS, group_rows
 from ddm.explorer import upload
 from ddm.explorer.opened import COUNTERFACTUALS, Opened, confusion
 from ddm.explorer.state import PER_CLASS, State
-from ddm.objectives import Objective
-from ddm.shares import Shares
-from ddm.trace import Trace
+from ddm.truth.retraining import NO_ROWS, group_rows
 
 PAGE = 24
 """Test images on a page."""

@@ -23,7 +23,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from ddm.explorer import upload
-from ddm.explorer.room import taken
+from ddm.explorer.quota import taken
 
 TOKEN = "token"
 """The part of an address that holds it."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import gradio as gr
 
+from ddm.cli.text import trust
 from ddm.explorer import phrases
 from ddm.explorer.opened import Opened
 from ddm.explorer.state import OBJECTIVES, PER_CLASS, State
-from ddm.words import trust
 
 UNKNOWN, PREDICTED = "unknown", "the predicted one"
 """What stands first where a class is chosen."""

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ddm.data.samples import Data, Samples
 from ddm.datamodel import DistilledDatamodel
-from ddm.datasets.samples import Data, Samples
 from ddm.errors import InputError
-from ddm.exact import Exact
-from ddm.explorer.room import Room
-from ddm.store import EXACT
+from ddm.explorer.quota import Room
+from ddm.runs.store import EXACT
+from ddm.truth.retraining import Exact
 
 MOST_TESTED = 2000
 """Test images that are offered and counted; of larger test sets so many, evenly spaced."""

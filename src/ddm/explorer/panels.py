@@ -8,13 +8,13 @@ from html import escape
 import numpy as np
 from torch import Tensor
 
-from ddm.attribution import Attribution
+from ddm.answers.attribution import Attribution
+from ddm.answers.shares import Shares
+from ddm.answers.trace import Trace
 from ddm.explorer import phrases, pictures
 from ddm.explorer.answers import Asked, Comparison, Confusions, Prediction, focus
 from ddm.explorer.opened import Opened
 from ddm.explorer.state import State
-from ddm.shares import Shares
-from ddm.trace import Trace
 
 MOST_BARS = 10
 """Classes whose probabilities are shown."""

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ddm.html import data_uri
+from ddm.plots.html import data_uri
 
 SIDE = 96
 """Pixels of a picture's longer side, about."""

@@ -19,11 +19,11 @@ from html import escape
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ddm import progress
+from ddm.compute import progress
+from ddm.compute.files import temporary_folder
 from ddm.errors import InputError
 from ddm.explorer import upload
 from ddm.explorer.opened import Opened, warm, warm_ordering
-from ddm.files import temporary_folder
 
 HOST = "127.0.0.1"
 

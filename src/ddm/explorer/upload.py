@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddm.datasets.images import eight_bits
-from ddm.datasets.samples import Samples
+from ddm.data.images import eight_bits
+from ddm.data.samples import Samples
 from ddm.errors import InputError
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from ddm.compute.memory import check_room
 from ddm.errors import InputError
-from ddm.memory import check_room
 from ddm.networks.alexnet import AlexNet
 from ddm.networks.base import Network
 from ddm.networks.convnet import ConvNet

@@ -2,7 +2,7 @@
 
 from ddm.plots.colours import LOWERS, RAISES
 from ddm.plots.distances import distances
-from ddm.plots.effects import effects
+from ddm.plots.effect_bars import effects
 from ddm.plots.figures import audit
 from ddm.plots.images import image_grid
 from ddm.plots.saving import picture_kind, save

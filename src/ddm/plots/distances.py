@@ -9,7 +9,7 @@ from ddm.plots.colours import LOWERS, RAISES
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ddm.trajectory import Trajectory
+    from ddm.training.trajectory import Trajectory
 
 
 def distances(trajectory: Trajectory) -> Figure:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddm.figures import label_of
 from ddm.plots.colours import LOWERS, RAISES
+from ddm.truth.figures import label_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ddm.audit import Audit
+    from ddm.truth.audit import Audit
 
 
 def audit(found: Audit) -> Figure:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddm.compute.files import replacing
 from ddm.errors import InputError
-from ddm.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

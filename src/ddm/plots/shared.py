@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-    from ddm.synset import Synset
+    from ddm.distil.synset import Synset
 
 _LABELS = 60
 """Names that fit on an axis."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddm.plots.colours import EXACT
-from ddm.plots.effects import ROW, bars, with_all
+from ddm.plots.effect_bars import ROW, bars, with_all
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from ddm.attribution import Attribution
-    from ddm.trace import Trace
+    from ddm.answers.attribution import Attribution
+    from ddm.answers.trace import Trace
 
 
 def trail(trace: Trace, count: int) -> Figure:

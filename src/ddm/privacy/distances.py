@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ddm.datasets.samples import Samples
+from ddm.data.samples import Samples
 
 _WINDOW = 7
 _C1, _C2 = 0.01**2, 0.03**2

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ddm.clipping import sample_gradients
-from ddm.effects import log_odds
-from ddm.target import Target
+from ddm.curvature.clipping import sample_gradients
+from ddm.training.target import Target
+from ddm.truth.effects import log_odds
 
 Scores = dict[str, np.ndarray]
 """Scores ``(n,)`` of n images, by the name of the attack."""

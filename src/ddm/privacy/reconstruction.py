@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ddm.matching.gradient import synset_gradients
-from ddm.target import Target
+from ddm.distil.gradient.match import synset_gradients
+from ddm.training.target import Target
 
 _LEARNING_RATE, _VARIATION_WEIGHT = 0.1, 1e-2
 """Adam's learning rate, and μ."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ddm.attribution import Attribution
+from ddm.answers.attribution import Attribution
 from ddm.errors import InputError
 from ddm.report.numbers import percent, points, signed
 from ddm.report.subject import Subject

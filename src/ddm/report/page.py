@@ -7,14 +7,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddm.compute.files import replacing
+from ddm.data.samples import Data
 from ddm.datamodel import DistilledDatamodel
-from ddm.datasets.samples import Data
 from ddm.errors import InputError
-from ddm.files import replacing
+from ddm.report.confusions import errors
 from ddm.report.cost import cost
-from ddm.report.effects import effects
-from ddm.report.errors import errors
 from ddm.report.examples import examples
+from ddm.report.group_effects import effects
 from ddm.report.groups import groups
 from ddm.report.model import model
 from ddm.report.pictures import Pictures
@@ -52,7 +52,7 @@ def write(
 ) -> dict[str, Any]:
     """Write the page of a datamodel to ``out``, and return what it says in numbers.
 
-    facts:   of the run, as ``ddm.run.summary`` gives them, with ``seconds`` where known
+    facts:   of the run, as ``ddm.runs.run.summary`` gives them, with ``seconds`` where known
     split:   where single predictions are taken from; the diagnosis is that of the validation samples
     images:  whether pictures of samples may be shown
     command: what makes the page again

@@ -9,8 +9,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from ddm.datasets.samples import Samples
-from ddm.html import data_uri
+from ddm.data.samples import Samples
+from ddm.plots.html import data_uri
 
 BUDGET = 4_000_000
 """Characters that all pictures of a page may take."""

@@ -7,10 +7,10 @@ from functools import cached_property
 
 import numpy as np
 
+from ddm.answers.diagnosis import Diagnosis
+from ddm.data.samples import Data, Samples
 from ddm.datamodel import DistilledDatamodel
-from ddm.datasets.samples import Data, Samples
-from ddm.diagnosis import Diagnosis
-from ddm.partition import Partition, features_of
+from ddm.groups.partition import Partition, features_of
 from ddm.report.pictures import SMALL, Pictures
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ddm.report.effects import ends
+from ddm.report.group_effects import ends
 from ddm.report.pictures import strip
 from ddm.report.subject import Subject
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ddm.audit import KEYS, SAME, Audit
-from ddm.figures import label_of, meaning_of
-from ddm.words import RUNS
+from ddm.cli.text import RUNS
+from ddm.truth.audit import KEYS, SAME, Audit
+from ddm.truth.figures import label_of, meaning_of
 
 
 def trust(audit: Audit | None) -> dict[str, Any] | None:

@@ -1,0 +1,1 @@
+"""Answers to questions: attributions, traces, shares of samples, diagnoses."""

@@ -1,0 +1,192 @@
+"""Objectives: the behaviour that is measured on a counterfactual model.
+
+An objective maps logits ``(n, L)`` of a counterfactual, those of the target, and labels ``(n,)`` to one or more values.
+Any callable of these three does; the ones named here also say what their values are called and how groups are ranked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ddm.errors import InputError
+from ddm.training.target import Loss
+
+Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""``(outputs (n, L), baseline outputs (n, L), labels (n,)) → value`` or values ``(O,)``."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A measured behaviour.
+
+    name:      how it is called
+    measure:   what computes it
+    meaning:   one line for people
+    per_class: whether it has a value for each class (else one)
+    signed:    whether groups are ranked by the size of their effect, either way; else the largest effect comes first
+    stacked:   whether ``measure`` also takes outputs ``(M, n, L)`` of several models, and gives ``(M,)`` or ``(M, O)``
+    """
+
+    name: str
+    measure: Measure
+    meaning: str
+    per_class: bool = False
+    signed: bool = True
+    stacked: bool = False
+
+    def values(self, outputs: Iterable[Tensor], baseline: Tensor, labels: Tensor) -> Tensor:
+        """Values ``(M, O)`` for the outputs of M models, some ``(m, n, L)`` after others."""
+        return torch.cat([self._measured(stack, baseline, labels).double() for stack in outputs])
+
+    def _measured(self, stack: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
+        if self.stacked:
+            return self.measure(stack, baseline, labels).reshape(len(stack), -1)
+        return torch.stack([torch.as_tensor(self.measure(row, baseline, labels)).reshape(-1) for row in stack])
+
+    def output_names(self, classes: Sequence[str], count: int) -> tuple[str, ...]:
+        """A name for each value."""
+        if self.per_class and count <= len(classes):
+            return tuple(classes[:count])
+        return (self.name,) if count == 1 else tuple(f"{self.name} {i}" for i in range(count))
+
+
+def prediction(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
+    """Dist_1 = ‖y^u − ỹ‖²: how far the predicted probabilities move."""
+    return _shift(outputs, baseline).mean(-1)
+
+
+def correctness(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
+    """Dist_2 = cross-entropy of the prediction against the true label."""
+    chosen = labels.expand(outputs.shape[:-1])[..., None]
+    return -outputs.log_softmax(-1).gather(-1, chosen)[..., 0].mean(-1)
+
+
+def stability(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
+    """Dist_3 = 1 / (1 + ‖y^u − ỹ‖²): near 1 where the prediction does not move."""
+    return (1 / (1 + _shift(outputs, baseline))).mean(-1)
+
+
+def probabilities(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
+    """Mean predicted probability of each class ``(L,)``."""
+    return outputs.softmax(-1).mean(-2)
+
+
+def logits(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
+    """Mean logit of each class ``(L,)``."""
+    return outputs.mean(-2)
+
+
+def accuracy(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
+    """Fraction classified correctly."""
+    return (outputs.argmax(-1) == labels).double().mean(-1)
+
+
+def class_precision(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
+    """Of the samples given to each class, the fraction that belong there ``(L,)``; 0 where none is."""
+    hits, given, _ = _counts(outputs, labels)
+    return _ratio(hits, given)
+
+
+def class_recall(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
+    """Of the samples of each class, the fraction given to it ``(L,)``; 0 where there are none."""
+    hits, _, present = _counts(outputs, labels)
+    return _ratio(hits, present)
+
+
+def class_f1(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
+    """Harmonic mean of precision and recall of each class ``(L,)``."""
+    hits, given, present = _counts(outputs, labels)
+    return _ratio(2 * hits, given + present)
+
+
+def _macro(per_class: Measure) -> Measure:
+    """The mean over the classes that occur among the labels or the predictions."""
+
+    def measure(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
+        _, given, present = _counts(outputs, labels)
+        return per_class(outputs, baseline, labels)[(given + present) > 0].mean()
+
+    return measure
+
+
+def _shift(outputs: Tensor, baseline: Tensor) -> Tensor:
+    return (outputs.softmax(-1) - baseline.softmax(-1)).square().sum(-1)
+
+
+def _counts(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Correct, predicted and present samples of each class, each ``(L,)``."""
+    count, predicted = outputs.shape[-1], outputs.argmax(-1)
+    hits = torch.bincount(labels[predicted == labels], minlength=count)
+    return (
+        hits.double(),
+        predicted.bincount(minlength=count).double(),
+        labels.bincount(minlength=count).double(),
+    )
+
+
+def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+    return torch.where(whole > 0, part / whole.clamp(min=1), 0.0)
+
+
+def _loss(loss: Loss) -> Measure:
+    return lambda outputs, baseline, labels: loss(outputs, labels)
+
+
+def distillation(student: Tensor) -> Objective:
+    """How hard a model is to follow for a student with fixed logits ``(n, L)``: the mean of KL(teacher ‖ student).
+
+    The counterfactual is the teacher. Lower is easier to follow: a negative effect means that removing the group helps.
+    """
+    fixed = student.detach().log_softmax(-1)
+
+    def measure(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
+        if outputs.shape != fixed.shape:
+            raise InputError(
+                f"the student's logits of shape {tuple(fixed.shape)} do not fit outputs of shape "
+                f"{tuple(outputs.shape)}: give its logits for the samples asked about."
+            )
+        return F.kl_div(fixed.to(outputs), outputs.log_softmax(-1), log_target=True, reduction="batchmean")
+
+    return Objective("distillation", measure, "divergence of the student from it, KL(teacher ‖ student)")
+
+
+_stacked = partial(Objective, stacked=True)
+
+OBJECTIVES: dict[str, Objective] = {
+    objective.name: objective
+    for objective in (
+        _stacked("prediction", prediction, "shift of the predicted probabilities (Dist_1)", signed=False),
+        _stacked("correctness", correctness, "cross-entropy against the true label (Dist_2)", signed=False),
+        _stacked("stability", stability, "how little the prediction moves (Dist_3)"),
+        _stacked("probabilities", probabilities, "predicted probability of each class", per_class=True),
+        _stacked("logits", logits, "logit of each class", per_class=True),
+        _stacked("loss", correctness, "the loss the target was trained with"),
+        _stacked("accuracy", accuracy, "fraction classified correctly"),
+        Objective("precision", _macro(class_precision), "precision, mean over classes"),
+        Objective("recall", _macro(class_recall), "recall, mean over classes"),
+        Objective("f1", _macro(class_f1), "F1, mean over classes"),
+        Objective("class-precision", class_precision, "precision of each class", per_class=True),
+        Objective("class-recall", class_recall, "recall of each class", per_class=True),
+        Objective("class-f1", class_f1, "F1 of each class", per_class=True),
+    )
+}
+
+
+def resolve(objective: str | Objective | Measure, loss: Loss) -> Objective:
+    """The objective a name or a callable stands for; ``loss`` is the target's own."""
+    if isinstance(objective, Objective):
+        return objective
+    if objective == "loss" and loss is not F.cross_entropy:
+        return Objective("loss", _loss(loss), OBJECTIVES["loss"].meaning)
+    if isinstance(objective, str):
+        if objective not in OBJECTIVES:
+            raise InputError(f"there is no objective '{objective}': use one of {', '.join(OBJECTIVES)}.")
+        return OBJECTIVES[objective]
+    name = getattr(objective, "__name__", "objective")
+    return Objective(name, objective, "your own objective")

@@ -1,0 +1,45 @@
+"""A question: the samples that are asked about, in whatever form they are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ddm.data.samples import Samples
+from ddm.errors import InputError
+
+Question = Samples | tuple[Any, Any] | Dataset[Any]
+"""What is asked about: samples, one ``(input, label)`` pair, a batch of them, or a torch dataset."""
+
+
+def batch_of(question: Question, classes: int) -> tuple[Tensor, Tensor]:
+    """Inputs ``(n, ...)`` and labels ``(n,)`` of what is asked about, labels below ``classes``."""
+    if isinstance(question, tuple) and len(question) == 2:
+        x, y = _tensors(question)
+        if y.dim() == 0:
+            x, y = x[None], y[None]
+    elif isinstance(question, (Samples, Dataset)):
+        x, y = Samples.of(question).batch()
+    else:
+        raise InputError("ask about Samples, an (input, label) pair, a batch of them, or a torch dataset.")
+    if len(x) == 0 or y.shape != (len(x),):
+        raise InputError(f"{len(x)} inputs need as many labels, not labels of shape {tuple(y.shape)}.")
+    if int(y.min()) < 0 or int(y.max()) >= classes:
+        raise InputError(f"labels must lie in 0 to {classes - 1}; these reach from {int(y.min())} to {int(y.max())}.")
+    if not torch.isfinite(x).all():
+        raise InputError("the inputs asked about contain NaN or infinite values.")
+    return x if x.is_floating_point() else x.to(torch.float32), y.to(torch.int64)
+
+
+def _tensors(question: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
+    """An input or a batch, and its label or labels, that are real and whole numbers."""
+    try:
+        x, y = torch.as_tensor(question[0]), torch.as_tensor(question[1])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"ask about numbers: an input and the number of its class ({error}).") from None
+    if x.is_complex() or y.is_complex() or not torch.equal(y, y.to(torch.int64).to(y.dtype)):
+        raise InputError("ask about real inputs with labels that are whole numbers.")
+    return x, y

@@ -1,0 +1,122 @@
+"""The output files of a benchmark: NAME.json for programs, NAME.md for people, and NAME.png if it has a figure."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddm import plots
+from ddm.bench.setup import Setup
+from ddm.compute.files import replacing, write_json
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Row = dict[str, Any]
+
+_PACKAGES = ("torch", "numpy", "scikit-learn", "dattri", "captum", "kronfluence", "traker")
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results of a benchmark.
+
+    name:      name of the benchmark
+    title:     caption of the table, one line
+    rows:      one row per method, or per variant compared
+    columns:   row keys that the Markdown table shows, with their headings
+    notes:     explanations of the columns
+    reference: facts shared by all rows, such as ceilings and the duration of a training
+    paper:     the paper's own numbers, by the row's method
+    figure:    the plot, if there is one
+    """
+
+    name: str
+    title: str
+    rows: Sequence[Row]
+    columns: Mapping[str, str]
+    notes: Sequence[str] = ()
+    reference: Mapping[str, Any] = field(default_factory=dict)
+    paper: Mapping[str, Any] = field(default_factory=dict)
+    figure: Figure | None = None
+
+    def write(self, out: Path, setup: Setup, command: str, seconds: float) -> dict[str, Any]:
+        """Write every file atomically and return the content of the JSON file."""
+        values: dict[str, Any] = {
+            "bench": self.name,
+            "title": self.title,
+            "command": command,
+            "setup": {name: value for name, value in setup.to_dict().items() if name != "root"},
+            "versions": package_versions(),
+            "seconds": round(seconds, 1),
+            "rows": [nan_to_none(row) for row in self.rows],
+            "reference": nan_to_none(self.reference),
+            "paper": dict(self.paper),
+            "notes": list(self.notes),
+        }
+        if self.figure is not None:
+            plots.save(self.figure, out / f"{self.name}.png")
+        with replacing(out / f"{self.name}.md") as temporary:
+            temporary.write_text(self.markdown(values), encoding="utf-8")
+        write_json(out / f"{self.name}.json", values)
+        return values
+
+    def markdown(self, values: Mapping[str, Any]) -> str:
+        """The Markdown page."""
+        lines = [f"# {self.title}", "", *self.table()]
+        if self.figure is not None:
+            lines += ["", f"![{self.title}]({self.name}.png)"]
+        if self.reference:
+            shared = "; ".join(f"{name} {format_cell(value)}" for name, value in nan_to_none(self.reference).items())
+            lines += ["", f"Reference: {shared}."]
+        lines += ["", *(f"- {note}" for note in self.notes)]
+        listed = ", ".join(f"{name} {version}" for name, version in values["versions"].items())
+        lines += ["", "```", values["command"], "```", f"{values['seconds']} s in total; {listed}.", ""]
+        return "\n".join(lines)
+
+    def table(self) -> list[str]:
+        """The rows as a Markdown table; the last column holds the paper's numbers, if there are any."""
+        headings = list(self.columns.values()) + (["the paper"] if self.paper else [])
+        lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
+        for row in self.rows:
+            cells = [format_cell(nan_to_none(row).get(key)) for key in self.columns]
+            if self.paper:
+                cells.append(format_cell(self.paper.get(row["method"])))
+            lines.append("| " + " | ".join(cells) + " |")
+        return lines
+
+
+def nan_to_none(row: Mapping[str, Any]) -> Row:
+    """Replace NaN and infinite values by None, because JSON cannot represent them."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
+    }
+
+
+def format_cell(value: Any) -> str:
+    """Format a value for a table; floats get three significant digits."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value).replace("|", "\\|")
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def package_versions() -> dict[str, str]:
+    """Installed package_versions of the packages that affect the results."""
+    from ddm import __version__
+
+    installed = {"ddm": __version__, "python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            installed[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return installed

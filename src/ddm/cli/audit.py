@@ -1,0 +1,47 @@
+"""``ddm audit``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddm.cli.options import AsJson, DataName, Device, EngineName, Root, Run, Seed, output_path, print_json
+
+
+def audit(
+    run: Run,
+    retrain: Annotated[int, typer.Option(min=2, help="Number of groups to retrain without, one at a time.")] = 10,
+    seeds: Annotated[int, typer.Option(min=2, help="Batch orders of each retraining, the target's own first.")] = 2,
+    unions: Annotated[
+        int | None,
+        typer.Option(min=0, help="Random halves of the groups to retrain without; default as many as --retrain."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(parser=output_path, metavar="PATH", help="Write the picture here (png, svg, pdf).")
+    ] = None,
+    data: DataName = None,
+    root: Root = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    engine: EngineName = None,
+    as_json: AsJson = False,
+) -> None:
+    """How far a run can be trusted: its answers against really retraining without some groups."""
+    from ddm import plots
+    from ddm.cli.text import console, describe_audit
+    from ddm.compute.backends import Place
+    from ddm.runs import run as runs
+
+    if plot is not None:
+        plots.picture_kind(plot)
+    Place.of(engine).check()
+    datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
+    found = runs.audit(run, datamodel, dataset, retrain=retrain, unions=unions, seeds=seeds, seed=seed, engine=engine)
+    if plot is not None:
+        plots.save(found.plot(), plot)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        describe_audit(console(), found)

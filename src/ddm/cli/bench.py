@@ -1,0 +1,59 @@
+"""``ddm bench``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddm.cli.options import AsJson, EngineName, Root, Seed, chosen, output_path, print_json, typed
+
+
+def bench(
+    name: Annotated[str, typer.Argument(help="fidelity, ablation, comparison, … (a wrong name lists them all).")],
+    data: Annotated[str, typer.Option(help="digits, mnist, cifar10, …")] = "digits",
+    root: Root = None,
+    model: Annotated[str, typer.Option(help="convnet, alexnet, resnet18ap or simplevit.")] = "convnet",
+    limit: Annotated[int | None, typer.Option(help="At most this many samples in each split.")] = None,
+    size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,
+    clusters: Annotated[int | None, typer.Option(help="Clusters per class.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training set.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Batch orders of each retraining.")] = None,
+    tests: Annotated[int | None, typer.Option(help="Test samples that are asked about.")] = None,
+    unions: Annotated[int | None, typer.Option(help="Random halves of the groups to retrain without.")] = None,
+    scale: Annotated[
+        str, typer.Option(help="quick (under 30 minutes on 2 cores), paper (its full settings) or tiny.")
+    ] = "quick",
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=output_path, metavar="PATH", help="Folder of the results; default benchmarks/DATA."),
+    ] = None,
+    seed: Seed = 0,
+    engine: EngineName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a table or figure of the paper, or one of ours, beside the alternatives and real retraining."""
+    from ddm import bench as benches
+    from ddm.cli.text import console
+    from ddm.compute.backends import Place
+
+    Place.of(engine).check()
+    setup = benches.preset(data, model, scale)
+    recipe = replace(setup.recipe, seed=seed, **chosen(epochs=epochs))
+    setup = replace(
+        setup,
+        root=root,
+        seed=seed,
+        recipe=recipe,
+        settings=replace(setup.settings, seed=seed),
+        **chosen(limit=limit, size=size, clusters=clusters, orders=seeds, tests=tests, unions=unions),
+    )
+    out = out or Path("benchmarks") / data.replace(":", "-").replace("/", "-")
+    found = benches.run(name, setup, out, typed(root), engine)
+    if as_json:
+        print_json(found)
+    else:
+        console().print((out / f"{name}.md").read_text(encoding="utf-8"))
+        console().print(f"Files: {out / name}.json, {out / name}.md")

@@ -1,0 +1,39 @@
+"""``ddm diagnose``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ddm.cli.options import (
+    AsJson,
+    DataName,
+    Device,
+    Root,
+    Run,
+    Split,
+    audited_part,
+    open_question,
+    print_json,
+)
+
+
+def diagnose(
+    run: Run,
+    split: Split = "validation",
+    top: Annotated[int, typer.Option(min=1, help="Rows of each table to show.")] = 10,
+    data: DataName = None,
+    root: Root = None,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """What to look at first: mislabelled, harmful and useless groups, and the groups behind each kind of error."""
+    from ddm.cli.text import console, describe_diagnosis
+
+    datamodel, samples = open_question(run, data, root, device, split, None)
+    found = datamodel.diagnose(samples)
+    if as_json:
+        print_json(found.to_dict() | audited_part(datamodel))
+    else:
+        describe_diagnosis(console(), found, top)

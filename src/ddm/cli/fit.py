@@ -1,0 +1,206 @@
+"""``ddm fit``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ddm.cli.options import (
+    AsJson,
+    Device,
+    EngineName,
+    Root,
+    Seed,
+    audited_part,
+    chosen,
+    output_path,
+    print_json,
+    with_seed,
+)
+from ddm.errors import InputError
+
+if TYPE_CHECKING:
+    from ddm.distil import Settings
+    from ddm.runs.run import Config
+    from ddm.training.recipe import Recipe
+
+_RECIPE = (
+    "epochs",
+    "lr",
+    "batch_size",
+    "optimizer",
+    "momentum",
+    "weight_decay",
+    "schedule",
+    "augment",
+    "checkpoint_every",
+    "amp",
+)
+"""Options that change the recipe."""
+
+
+def fit(
+    context: typer.Context,
+    data: Annotated[
+        str, typer.Argument(help="digits, mnist, cifar10, …, folder:PATH, npz:PATH or hf:NAME.")
+    ] = "digits",
+    out: Annotated[
+        Path | None, typer.Option(parser=output_path, metavar="PATH", help="Folder of the run; default runs/DATA.")
+    ] = None,
+    root: Root = None,
+    limit: Annotated[int | None, typer.Option(help="At most this many samples in each split.")] = None,
+    size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,
+    model: Annotated[str, typer.Option(help="convnet, alexnet, resnet18ap or simplevit.")] = "convnet",
+    option: Annotated[list[str] | None, typer.Option(help="Option of the network, e.g. width=64; repeat it.")] = None,
+    preset: Annotated[str | None, typer.Option(help="paper: the paper's settings for this data and model.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training set.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate of the training.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples per training step.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="sgd or adam.")] = None,
+    momentum: Annotated[float | None, typer.Option(help="Momentum of SGD.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay of the optimiser.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="constant, cosine or step.")] = None,
+    augment: Annotated[str | None, typer.Option(help="none, flip, shift or flip-shift, in training.")] = None,
+    checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints; default one epoch.")] = None,
+    amp: Annotated[
+        bool | None, typer.Option("--amp", help="Train with automatic mixed precision, in bfloat16.")
+    ] = None,
+    clusters: Annotated[int, typer.Option(help="Clusters per class.")] = 10,
+    partition: Annotated[str, typer.Option(help="kmeans, class or sequence.")] = "kmeans",
+    groups: Annotated[
+        Path | None, typer.Option(help="File with your own groups: one line per training sample.")
+    ] = None,
+    features: Annotated[str | None, typer.Option(help="hf:NAME clusters on a pre-trained network's features.")] = None,
+    matching: Annotated[str | None, typer.Option(help="response, reverse or forward.")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option(help="Setting of the matching, e.g. bank=200; repeat it.")
+    ] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="Start from noise and clip samples' gradients: a synset to share.")
+    ] = False,
+    config: Annotated[Path | None, typer.Option(help="Replay a config.json instead of all the above.")] = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    engine: EngineName = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only estimate the time, memory and disk space it would take.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a target, cluster its training set and distil each group's influence: once for all questions."""
+    from ddm.cli.text import console, describe_run, trust
+    from ddm.compute.files import hash_of
+    from ddm.runs import run as runs
+    from ddm.runs.run import Config
+
+    if config is not None:
+        wanted = _replayed(context, config, root, device)
+    else:
+        recipe, settings = _preset(preset, data, model)
+        recipe, given = _recipe(context, recipe), _pairs(setting, "setting")
+        settings = _settings(settings, given, matching, private)
+        described = Config(
+            data=data,
+            root=root,
+            limit=limit,
+            size=size,
+            model=model,
+            options=_pairs(option, "option"),
+            recipe=recipe,
+            partition=partition,
+            clusters=clusters,
+            groups=str(groups) if groups is not None else None,
+            groups_hash=hash_of(groups) if groups is not None else None,
+            features=features,
+            settings=settings,
+            device=device,
+        )
+        wanted = with_seed(described, seed, given)
+    if plan:
+        _plan(wanted, engine, as_json)
+        return
+    out = out or Path("runs") / wanted.data.replace(":", "-").replace("/", "-")
+    datamodel, _, facts = runs.fit(wanted, out, engine)
+    if as_json:
+        print_json(facts | {"run": str(out)} | audited_part(datamodel))
+    else:
+        describe_run(console(), facts, str(out))
+        console().print(trust(datamodel.audited))
+
+
+def _replayed(context: typer.Context, path: Path, root: str | None, device: str) -> Config:
+    """The config of a file, with the data and the device of this machine."""
+    from ddm.compute.files import read_json
+    from ddm.runs.run import Config
+
+    config = Config.from_dict(read_json(path))
+    _only(context, ("config", "root", "out", "device", "engine", "plan", "as_json"))
+    return replace(config, root=root or config.root, device=device)
+
+
+def _only(context: typer.Context, allowed: tuple[str, ...]) -> None:
+    """Refuse options beside ``--config`` that it decides itself."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in allowed and source is not None and source.name == "COMMANDLINE":
+            raise InputError(f"--config decides {name.replace('_', '-')} itself: leave it out.")
+
+
+def _recipe(context: typer.Context, start: Recipe) -> Recipe:
+    """A recipe with what the command line says otherwise."""
+    return replace(start, **chosen(**{name: context.params[name] for name in _RECIPE}))
+
+
+def _settings(start: Settings, given: dict[str, Any], matching: str | None, private: bool) -> Settings:
+    """Settings with those of ``--setting`` and ``--matching``, made private if asked for."""
+    from ddm.distil import changed
+    from ddm.distil import private as made_private
+
+    settings = changed(start, given | ({"matching": matching} if matching else {}))
+    return made_private(settings) if private else settings
+
+
+def _plan(config: Config, engine: str | None, as_json: bool) -> None:
+    from ddm.cli.text import console, describe_estimate
+    from ddm.runs.plan import estimate
+
+    found = estimate(config, engine)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        describe_estimate(console(), found)
+
+
+def _preset(preset: str | None, data: str, model: str) -> tuple[Recipe, Settings]:
+    from ddm.distil import Settings, paper
+    from ddm.training.recipe import Recipe
+
+    if preset is None:
+        return Recipe(), Settings()
+    if preset == "paper":
+        return paper(data, model)
+    raise InputError(f"there is no preset '{preset}': use paper, or none.")
+
+
+def _pairs(given: list[str] | None, what: str) -> dict[str, Any]:
+    """``name=value`` options as a dictionary, numbers read as numbers."""
+    found = {}
+    for text in given or []:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--{what} takes name=value, not '{text}'.")
+        name = name.replace("-", "_")
+        found[name] = None if (name, value) == ("step_size", "none") else _value(value)
+    return found
+
+
+def _value(text: str) -> Any:
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text

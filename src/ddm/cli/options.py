@@ -1,0 +1,86 @@
+"""What commands have in common: their options, opening a run, JSON."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ddm.errors import InputError
+
+if TYPE_CHECKING:
+    from ddm.data.samples import Samples
+    from ddm.datamodel import DistilledDatamodel
+    from ddm.runs.run import Config
+
+Run = Annotated[Path, typer.Argument(help="Folder of a run that ddm fit made.", show_default=False)]
+Root = Annotated[str | None, typer.Option(help="Folder with the dataset's files.")]
+DataName = Annotated[str | None, typer.Option("--data", help="Dataset of a run that was saved from Python.")]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps …")]
+EngineName = Annotated[
+    str | None, typer.Option("--engine", help="serial, processes, dask://HOST:PORT, ray or ray://HOST:PORT.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Split = Annotated[str, typer.Option(help="train, validation or test.")]
+Index = Annotated[list[int] | None, typer.Option(help="Number of a sample in the split; repeat it for a batch.")]
+ObjectiveName = Annotated[str, typer.Option(help="What is measured: prediction, correctness, accuracy, f1 …")]
+
+
+def output_path(text: str) -> Path:
+    """The path that an option names; an empty text, which would mean the current folder, is refused."""
+    from ddm.compute.files import named
+
+    return named(text)
+
+
+def chosen(**options: Any) -> dict[str, Any]:
+    """Those options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def audited_part(datamodel: DistilledDatamodel) -> dict[str, Any]:
+    """What an audit found, for JSON documents; None without one."""
+    return {"audit": datamodel.audited.to_dict() if datamodel.audited is not None else None}
+
+
+def open_question(
+    run: Path, data: str | None, root: str | None, device: str, split: str, index: list[int] | None
+) -> tuple[DistilledDatamodel, Samples]:
+    """The datamodel of a run and the samples that are asked about."""
+    from ddm.runs import run as runs
+
+    datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
+    samples = dataset.split(split)
+    if not index:
+        return datamodel, samples
+    for position in index:
+        if not 0 <= position < len(samples):
+            raise InputError(f"there is no sample {position}: the {split} split has 0 to {len(samples) - 1}.")
+    return datamodel, samples[index]
+
+
+def with_seed(config: Config, seed: int, given: dict[str, Any] | None = None) -> Config:
+    """One seed for θ_0, batch order and synsets, unless one is given apart; the data's splits do not depend on it."""
+    return replace(
+        config,
+        options={"seed": seed, **config.options},
+        recipe=replace(config.recipe, seed=seed),
+        settings=replace(config.settings, seed=(given or {}).get("seed", seed)),
+    )
+
+
+def typed(root: str | None) -> str:
+    """What was typed, with the dataset's folder left to whoever types it again."""
+    words = ["data" if word == root else word for word in sys.argv[1:]]
+    return shlex.join(["ddm", *words])

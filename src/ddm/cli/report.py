@@ -1,0 +1,72 @@
+"""``ddm report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ddm.cli.options import (
+    AsJson,
+    DataName,
+    Device,
+    Root,
+    Run,
+    Split,
+    audited_part,
+    output_path,
+    print_json,
+    typed,
+)
+
+
+def report(
+    run: Run,
+    out: Annotated[
+        Path | None, typer.Option(parser=output_path, metavar="PATH", help="File of the page; default RUN/report.html.")
+    ] = None,
+    split: Split = "test",
+    images: Annotated[
+        bool,
+        typer.Option("--images/--no-images", help="Show pictures of samples; without them the page may be shared."),
+    ] = True,
+    data: DataName = None,
+    root: Root = None,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """One web page about a run that works from disk: the model, its data, its errors, and what to do about them."""
+    from ddm import report as reports
+    from ddm.cli.text import console
+    from ddm.runs import run as runs
+
+    datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
+    found = reports.write(
+        datamodel,
+        dataset,
+        out or run / "report.html",
+        runs.summary(datamodel, dataset) | {"seconds": _seconds(run)},
+        split=split,
+        images=images,
+        command=typed(root),
+    )
+    if as_json:
+        print_json(found | audited_part(datamodel))
+        return
+    say = console().print
+    for sentence in found["findings"]:
+        say(sentence)
+    say(
+        f"Page: {found['report']} ({found['bytes'] / 1e6:.1f} MB; open it in a browser, it asks nothing of the network)"
+    )
+
+
+def _seconds(run: Path) -> dict[str, Any]:
+    """What each stage of a run took; nothing for one that was saved from Python."""
+    from ddm.compute.files import read_table
+    from ddm.runs import store
+
+    summary = run / store.SUMMARY
+    seconds = read_table(summary).get("seconds") if summary.exists() else {}
+    return seconds if isinstance(seconds, dict) else {}

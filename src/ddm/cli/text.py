@@ -1,0 +1,265 @@
+"""What the command line says to people: tables and sentences, with signs and units in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from torch import Tensor
+
+from ddm.answers.attribution import SIGN, Attribution
+from ddm.answers.diagnosis import Confusion, Diagnosis, Finding
+from ddm.answers.shares import Shares
+from ddm.answers.trace import Trace
+from ddm.compute.progress import duration
+from ddm.runs.plan import Estimate
+from ddm.runs.verify import OTHER, Verification
+from ddm.truth.audit import Audit
+from ddm.truth.figures import label_of, meaning_of
+
+
+def console() -> Console:
+    """Standard output. Names are data, so nothing in them is taken for markup; long lines are left to the terminal."""
+    return Console(markup=False, highlight=False, soft_wrap=True)
+
+
+def describe_run(out: Console, facts: dict[str, Any], folder: str) -> None:
+    """What a run holds."""
+    accuracy, samples, sizes = facts["accuracy"], facts["samples"], facts["group_sizes"]
+    out.print(
+        f"{facts['network']} with {facts['parameters']:,} parameters, trained on {samples['train']:,} samples "
+        f"of {facts['data']}: {accuracy['train']:.1%} right on them, {accuracy['validation']:.1%} on "
+        f"{samples['validation']:,} validation and {accuracy['test']:.1%} on {samples['test']:,} test samples."
+    )
+    out.print(
+        f"{facts['groups']} groups of {sizes['smallest']} to {sizes['largest']} samples, distilled by "
+        f"{facts['matching']} matching into {facts['synset_bytes'] / 1024:,.0f} KiB; mean alignment of the synset's "
+        f"step with what it was matched to {facts['alignment']:.2f} (1 is perfect, 0 is unrelated)."
+    )
+    if facts["stopped"]:
+        out.print(f"{len(facts['stopped'])} groups could not be distilled: {', '.join(facts['stopped'])}.")
+    if "seconds" in facts:
+        out.print("Seconds: " + ", ".join(f"{stage} {value:.1f}" for stage, value in facts["seconds"].items()) + ".")
+    out.print(f"Files: {folder}")
+
+
+def describe_estimate(out: Console, estimate: Estimate) -> None:
+    """What a fit would take."""
+    stages = ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in estimate.seconds.items())
+    out.print(f"This would take about {duration(sum(estimate.seconds.values()))}: {stages}.")
+    workers = f", that of {estimate.workers} workers among it," if estimate.workers else ""
+    out.print(
+        f"It needs about {estimate.memory / 2**30:.1f} GiB of memory{workers} and "
+        f"{estimate.disk / 2**20:,.0f} MiB of disk. "
+        "These may be wrong by a factor of two; nothing was written."
+    )
+
+
+def effects_table(attribution: Attribution, count: int) -> Table:
+    """The strongest effects of an attribution."""
+    table = _table(
+        f"Effect of removing each group on: {attribution.measured}\n"
+        f"{attribution.baseline[attribution.focus]:.4g} with all groups",
+        ("group removed",),
+        ("samples", "effect"),
+        caption=SIGN,
+    )
+    ranked = attribution.sort()
+    for name, size, score in list(zip(ranked.names, ranked.sizes, ranked.scores, strict=True))[:count]:
+        table.add_row(name, str(size), f"{score:+.4g}")
+    return table
+
+
+def describe_trace(out: Console, trace: Trace) -> None:
+    """The trail from class to cluster."""
+    measured = trace.clusters.measured
+    if trace.classes is not None:
+        effect = trace.classes.top(1)[0][1]
+        out.print(f"Class with the strongest effect on the {measured}: {trace.class_name} ({effect:+.4g} without it).")
+    out.print(f"Group with the strongest effect on the {measured}: {trace.group} ({trace.effect:+.4g} without it).")
+    if trace.verified is not None:
+        exact = ", ".join(f"{name} {effect:+.4g}" for name, effect in trace.verified.top(len(trace.verified)))
+        out.print(f"By retraining without each: {exact}.")
+    out.print(f"{trace.models} fine-tunings; searching every group takes {trace.full}. Effect {SIGN}.")
+
+
+def shares_table(shares: Shares, count: int) -> Table:
+    """The samples of a group that contribute most to its effect."""
+    table = _table(
+        f"Samples of group {shares.group} by their share of its effect on: {shares.output}\n"
+        f"{shares.effect:+.4g} without the group; {len(shares)} samples add up to it",
+        (),
+        ("training sample", "share", "of the effect"),
+        caption=SIGN,
+    )
+    for row, value in shares.top(count):
+        table.add_row(str(row), f"{value:+.4g}", f"{value / shares.effect:.1%}")
+    return table
+
+
+def describe_diagnosis(out: Console, diagnosis: Diagnosis, count: int) -> None:
+    """What to look at first, in sentences, then in tables of at most ``count`` rows, then how far to trust it."""
+    *found, trust_line = diagnosis.sentences()
+    for sentence in found:
+        out.print(sentence)
+    for table in (
+        _findings_table(diagnosis, count),
+        _suspects_table(diagnosis, count),
+        _confusions_table(diagnosis.confusions[:count]),
+        _classes_table(diagnosis),
+    ):
+        if table.row_count:
+            out.print(table)
+    out.print(trust_line)
+
+
+def _findings_table(diagnosis: Diagnosis, count: int) -> Table:
+    table = _table(
+        "Groups to look at, with what removing each does",
+        ("group", "why"),
+        ("size", "label → like", "confirmed", "loss", "accuracy"),
+        caption="like: what the model without the group says; confirmed: labels it gives too.\n"
+        "loss, accuracy in points: + removing the group raises it, - lowers it",
+    )
+    for why, findings in (("mislabelled?", diagnosis.noisy), ("harmful", diagnosis.merely_harmful)):
+        for finding in findings[:count]:
+            table.add_row(finding.group, why, *_cells(finding))
+    return table
+
+
+def _cells(finding: Finding) -> tuple[str, ...]:
+    return (
+        str(finding.size),
+        f"{finding.label or '–'} → {finding.likely or '–'}",
+        f"{finding.agreement:.0%}",
+        f"{finding.loss:+.2g}",
+        _points(finding.accuracy),
+    )
+
+
+def _suspects_table(diagnosis: Diagnosis, count: int) -> Table:
+    table = _table(
+        f"Training samples to check, {min(count, len(diagnosis.suspects))} of {len(diagnosis.suspects)}",
+        ("group",),
+        ("training sample", "label", "looks like", "probability of its label"),
+    )
+    for suspect in diagnosis.suspects[:count]:
+        table.add_row(suspect.group, str(suspect.row), suspect.label, suspect.likely, f"{suspect.probability:.1%}")
+    return table
+
+
+def _confusions_table(confusions: Sequence[Confusion]) -> Table:
+    table = _table(
+        "Errors, with what the probability of the wrong class does without the groups that cause them",
+        ("class", "taken for"),
+        ("samples",),
+    )
+    table.add_column("causes, in points")
+    for confusion in confusions:
+        causes = ", ".join(f"{group} {_points(effect)}" for group, effect in confusion.causes[:3] if effect < 0)
+        table.add_row(confusion.true, confusion.predicted, str(confusion.count), causes or "–")
+    return table
+
+
+def _classes_table(diagnosis: Diagnosis) -> Table:
+    table = _table(
+        f"Each class, with the group that contributes most to it and what F1 does without that group\n"
+        f"{diagnosis.accuracy:.1%} of all {int(diagnosis.counts.sum())} samples are right",
+        ("class",),
+        ("precision", "recall", "F1", "contributes most, in points"),
+    )
+    for c, name in enumerate(diagnosis.classes):
+        figures = (f"{values[c]:.1%}" for values in (diagnosis.precision, diagnosis.recall, diagnosis.f1))
+        table.add_row(name, *figures, _most(diagnosis, c))
+    return table
+
+
+def _most(diagnosis: Diagnosis, c: int) -> str:
+    effects = np.nan_to_num(diagnosis.effects["f1"][:, c])
+    best = int(effects.argmin())
+    return f"{diagnosis.groups[best]} {_points(effects[best])}" if effects[best] < 0 else "–"
+
+
+def _table(title: str, left: Sequence[str], right: Sequence[str], caption: str | None = None) -> Table:
+    table = Table(title=title, caption=caption)
+    for heading in left:
+        table.add_column(heading)
+    for heading in right:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _points(fraction: float) -> str:
+    """A change of a fraction in points, with its sign."""
+    return f"{100 * fraction:+.1f}"
+
+
+def describe_audit(out: Console, audit: Audit) -> None:
+    """How far a datamodel can be trusted."""
+    single, many = len(audit.groups), audit.unions
+    for run, figures in audit.figures.items():
+        headings = ("datamodel", "95 % interval", "retraining", "ceiling")
+        table = _table(f"Against retraining, {run}: {RUNS[run]}", ("figure",), headings)
+        for name, figure in figures.items():
+            table.add_row(
+                label_of(name),
+                _number(figure["value"]),
+                f"{_number(figure['low'])} to {_number(figure['high'])}",
+                _number(figure["retrain"]),
+                _number(figure["ceiling"]),
+            )
+        out.print(table)
+    for name in dict.fromkeys(name for figures in audit.figures.values() for name in figures):
+        out.print(f"{label_of(name)}: {meaning_of(name)}")
+    out.print("retraining: what another retraining scores. ceiling: what the effect without noise would score.")
+    out.print(
+        f"{audit.trainings} retrainings of {audit.seconds:.1f} s: without each of {single} groups, without {many} "
+        f"unions of half of the groups, and with all, in {audit.orders} batch orders; {audit.samples[0]} test and "
+        f"{audit.samples[1]} validation samples."
+    )
+    out.print(trust(audit))
+
+
+def trust(audit: Audit | None) -> str:
+    """One line on how far the answers can be trusted, for every command that answers."""
+    return trusted(None if audit is None else audit.sentence)
+
+
+def trusted(sentence: str | None) -> str:
+    """The same from the audit's sentence."""
+    if sentence is None:
+        return "Not audited: ddm audit RUN says how far this can be trusted."
+    return f"Audit: {sentence}"
+
+
+RUNS = {"same run": "the target's batch order", "other run": "other batch orders"}
+
+
+def describe_verification(out: Console, found: Verification) -> None:
+    """What was found of each file of a run; those of a folder together where all is well."""
+    table = _table(f"Files of {found.run}", ("file", "found", "why"), ())
+    for one in found.checked:
+        if one.bad or (one.state != OTHER and "/" not in one.name):
+            table.add_row(escape(one.name), one.state, escape(one.why))
+    for folder in sorted({one.name.partition("/")[0] for one in found.checked if "/" in one.name}):
+        inside = [one.state for one in found.checked if one.name.startswith(f"{folder}/") and not one.bad]
+        for state in sorted(set(inside) - {OTHER}):
+            table.add_row(f"{escape(folder)}/", state, f"{inside.count(state)} files")
+    out.print(table)
+    if not found.bad:
+        out.print(escape(f"{found.sentence[0].upper()}{found.sentence[1:]}"))
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def predictions(logits: Tensor, classes: Sequence[str], count: int = 3) -> str:
+    """The likeliest classes of one sample ``(L,)`` with their probabilities."""
+    probabilities = logits.softmax(-1)
+    best = probabilities.argsort(descending=True)[:count].tolist()
+    return ", ".join(f"{classes[c]} {float(probabilities[c]):.1%}" for c in best)

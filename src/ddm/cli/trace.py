@@ -1,0 +1,70 @@
+"""``ddm trace``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddm.cli.options import (
+    AsJson,
+    DataName,
+    Device,
+    EngineName,
+    Index,
+    ObjectiveName,
+    Root,
+    Run,
+    Split,
+    audited_part,
+    open_question,
+    output_path,
+    print_json,
+)
+
+
+def trace(
+    run: Run,
+    objective: ObjectiveName = "prediction",
+    index: Index = None,
+    split: Split = "test",
+    full: Annotated[
+        bool, typer.Option("--full", help="Search all groups instead of the strongest class only.")
+    ] = False,
+    verify: Annotated[
+        int,
+        typer.Option(min=0, help="Check this many of the best candidates by retraining (one more with all groups)."),
+    ] = 0,
+    samples: Annotated[int, typer.Option(min=0, help="Show this many training samples of the group found.")] = 0,
+    plot: Annotated[
+        Path | None, typer.Option(parser=output_path, metavar="PATH", help="Write the picture of these samples here.")
+    ] = None,
+    data: DataName = None,
+    root: Root = None,
+    device: Device = "cpu",
+    engine: EngineName = None,
+    as_json: AsJson = False,
+) -> None:
+    """The class, then the cluster, then the samples most responsible for a behaviour."""
+    from ddm import plots
+    from ddm.cli.text import console, describe_trace, shares_table, trust
+    from ddm.compute.backends import Place
+    from ddm.runs.store import EXACT
+
+    if plot is not None:
+        plots.picture_kind(plot)
+    Place.of(engine).check()
+    datamodel, question = open_question(run, data, root, device, split, index)
+    found = datamodel.trace(question, objective, full=full, verify=verify, directory=run / EXACT, engine=engine)
+    shown = samples or (10 if plot is not None else 0)
+    shares = datamodel.shares(question, found.group, objective) if shown else None
+    if shares is not None and plot is not None and datamodel.samples is not None:
+        plots.save(shares.plot(datamodel.samples, shown), plot)
+    if as_json:
+        print_json(found.to_dict() | ({"shares": shares.to_dict()} if shares else {}) | audited_part(datamodel))
+        return
+    describe_trace(console(), found)
+    if shares is not None:
+        console().print(shares_table(shares, shown))
+    console().print(trust(datamodel.audited))

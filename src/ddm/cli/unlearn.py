@@ -1,0 +1,54 @@
+"""``ddm unlearn``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ddm.cli.options import AsJson, DataName, Device, Root, Run, audited_part, output_path, print_json
+
+
+def unlearn(
+    run: Run,
+    remove: Annotated[
+        list[str], typer.Option(help="Group to remove, by name or number; repeat it.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(parser=output_path, metavar="PATH", help="File of the model.")] = Path(
+        "counterfactual.safetensors"
+    ),
+    data: DataName = None,
+    root: Root = None,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """The model as it would be without some groups, as a file that ddm.networks.load reads."""
+    from ddm import networks
+    from ddm.cli.text import console, trust
+    from ddm.runs import run as runs
+    from ddm.training.target import accuracy_of
+
+    datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
+    network = datamodel.counterfactual(remove)
+    networks.save(network, out)
+    facts: dict[str, Any] = {
+        "removed": [datamodel.partition.names[datamodel.partition.index(group)] for group in remove],
+        "model": str(out),
+        "accuracy": {
+            split: {
+                "before": datamodel.target.accuracy(dataset.split(split)),
+                "after": accuracy_of(network, dataset.split(split)),
+            }
+            for split in ("validation", "test")
+        },
+    }
+    if as_json:
+        print_json(facts | audited_part(datamodel))
+        return
+    say = console().print
+    say(f"Without {', '.join(facts['removed'])}:")
+    for split, value in facts["accuracy"].items():
+        say(f"  {split} accuracy {value['before']:.2%} → {value['after']:.2%}")
+    say(f"Model: {out} (read it with ddm.networks.load)")
+    say(trust(datamodel.audited))

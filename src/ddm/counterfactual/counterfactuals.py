@@ -1,0 +1,111 @@
+"""Counterfactuals θ_p: the target after fine-tuning on the synset of the removed groups, ℱ(S_κ : p(κ) = 0).
+
+    θ ← θ − Σ_{κ removed} (α_κ / T) ∇L(θ; S_κ),    T times, from θ_τ.
+
+With T = 1 every model is θ_τ plus a sum of K fixed directions, which are computed once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ddm.counterfactual.displaced import Models
+from ddm.curvature.gradients import jacobian, together
+from ddm.distil.gradient.match import synset_gradients
+from ddm.distil.synset import Synset
+from ddm.errors import InputError
+from ddm.training.target import Target
+
+
+class Counterfactuals(Models):
+    """The models that would have been trained without some groups, for a target and its synset."""
+
+    def __init__(self, target: Target, synset: Synset) -> None:
+        self.target, self.synset = target, synset
+        self._images = synset.images.to(target.theta)
+        self._targets = synset.targets.to(target.theta)
+        self._lengths = synset.lengths.to(target.theta)
+        self._directions: Tensor | None = None
+
+    def __len__(self) -> int:
+        """K, the groups."""
+        return len(self.synset)
+
+    def directions(self, groups: Tensor | None) -> Tensor:
+        """−α_κ ∇L(θ_τ; S_κ) ``(B, P)`` of some groups, or of all; those of all are kept where they fit."""
+        if self.synset.steps > 1:
+            raise InputError("a fine-tuning of several steps has no one direction: ask without fast.")
+        if self._directions is None and (groups is None or self._kept):
+            self._directions = self._steps_of(torch.arange(len(self)), self.target.theta)
+        if self._directions is None:
+            assert groups is not None
+            return self._steps_of(groups, self.target.theta)
+        return self._directions if groups is None else self._directions[groups]
+
+    def parameters(self, removed: np.ndarray | Tensor) -> Tensor:
+        """θ_p ``(M, P)`` for M perturbations: ``removed (M, K)`` is True where a group is taken away."""
+        if self.synset.steps > 1:
+            return torch.stack([self._finetuned(row) for row in self._checked(removed)])
+        return super().parameters(removed)
+
+    def _finetuned(self, removed: Tensor) -> Tensor:
+        """θ_p ``(P,)`` after T steps on the synsets of the removed groups ``(K,)``."""
+        groups = removed.nonzero()[:, 0]
+        theta = self.target.theta
+        for _ in range(self.synset.steps):
+            parts = [self._steps_of(some, theta).sum(0) for some in groups.split(self._at_once)]
+            theta = theta + torch.stack(parts).sum(0) / self.synset.steps
+        return theta
+
+    def _steps_of(self, groups: Tensor, theta: Tensor) -> Tensor:
+        """−α_κ ∇L(θ; S_κ) ``(B, P)`` of some groups at θ."""
+        if not len(groups):
+            return theta.new_zeros(0, len(theta))
+        if self.synset.shared:
+            return self._shared_steps_of(groups, theta)
+        gradients = synset_gradients(
+            self.target,
+            theta,
+            self.target.fixed,
+            self._images[groups],
+            self._targets[groups],
+            hard=self.synset.hard,
+            vectorised=False,  # nothing is differentiated twice here, and torch.func takes seconds to import
+        )
+        return -self._lengths[groups][:, None] * gradients.detach()
+
+    def _shared_steps_of(self, groups: Tensor, theta: Tensor) -> Tensor:
+        """The same where all groups share their images: Σ_b J(x̃_b)ᵀ r_κb with r = α (q̃ − p) / B, Σ_l r = 0."""
+        target, images = self.target, self._images[0]
+        if len(groups) <= self._targets.shape[2]:
+            return self._shared_one_by_one(groups, theta)
+        total = torch.zeros(len(groups), target.flat.size).to(theta)
+        for part in torch.arange(len(images)).split(together(target, self._targets.shape[2])):
+            rows = jacobian(target, theta, target.fixed, images[part])
+            with torch.no_grad():
+                residuals = self._residuals(groups, target.flat(theta, target.fixed, images[part]), part)
+            total += torch.einsum("kbl,blp->kp", residuals, rows)
+        return total
+
+    def _shared_one_by_one(self, groups: Tensor, theta: Tensor) -> Tensor:
+        """The same by a backward pass for each group: fewer than the rows of J where groups are few."""
+        target, images = self.target, self._images[0]
+        theta = theta.detach().requires_grad_()
+        with torch.enable_grad():
+            logits = target.flat(theta, target.fixed, images)
+        residuals = self._residuals(groups, logits.detach(), torch.arange(len(images)))
+        return torch.stack([torch.autograd.grad(logits, theta, part, retain_graph=True)[0] for part in residuals])
+
+    def _residuals(self, groups: Tensor, logits: Tensor, images: Tensor) -> Tensor:
+        """r_κb ``(B, b, L)`` on some images with logits ``(b, L)``."""
+        lengths = self._lengths[groups][:, None, None] / self._images.shape[1]
+        return lengths * (self._targets[groups][:, images] - logits.softmax(1))
+
+    def check_usable(self, removed: np.ndarray) -> None:
+        """Refuse to remove a group whose matching was stopped."""
+        for index in np.flatnonzero(removed):
+            name = self.synset.names[index]
+            if name in self.synset.stopped:
+                raise InputError(f"group {name} cannot be removed: {self.synset.stopped[name]}")

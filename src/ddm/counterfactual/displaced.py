@@ -1,0 +1,133 @@
+"""Models beside the target: θ_τ displaced by the sum of a direction for each removed group."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from ddm.compute.progress import bar
+from ddm.curvature.gradients import jacobian, together
+from ddm.errors import InputError
+from ddm.training.target import Target
+
+BUDGET = 2**30
+"""Bytes that kept directions, or the models of one chunk, may take."""
+
+_TOGETHER = 2**22
+"""Logits of linear models that are made at once."""
+
+_FEW_INPUTS, _FEW_PARAMETERS = 4, 250_000
+"""Up to which one vectorised forward pass of all models beats a loop over them on a CPU (bench/bench_vectorised.py)."""
+
+
+class Models:
+    """The models θ_p = θ_τ + Σ_{κ removed} d_κ for K directions ``(K, P)``."""
+
+    def __init__(self, target: Target, directions: Tensor) -> None:
+        self.target = target
+        self._directions: Tensor | None = directions
+
+    def __len__(self) -> int:
+        """K, the groups."""
+        return len(self.directions(None))
+
+    def directions(self, groups: Tensor | None) -> Tensor:
+        """d_κ ``(B, P)`` of some groups, or of all."""
+        assert self._directions is not None
+        return self._directions if groups is None else self._directions[groups]
+
+    def parameters(self, removed: np.ndarray | Tensor) -> Tensor:
+        """θ_p ``(M, P)`` for M perturbations: ``removed (M, K)`` is True where a group is taken away."""
+        removed, theta = self._checked(removed), self.target.theta
+        if self._kept:
+            return theta + _sums(removed, self.directions(None))
+        models = theta.repeat(len(removed), 1)
+        for groups in removed.any(0).nonzero()[:, 0].split(self._at_once):
+            models += _sums(removed[:, groups], self.directions(groups))
+        return models
+
+    def network(self, removed: np.ndarray | Tensor) -> nn.Module:
+        """The model without the groups of ``removed (K,)``, as a plain network in evaluation mode."""
+        theta = self.parameters(torch.as_tensor(removed)[None])[0]
+        return self.target.flat.module(theta, self.target.fixed)
+
+    def outputs(self, removed: np.ndarray | Tensor, x: Tensor, *, fast: bool = False) -> Tensor:
+        """Logits ``(M, n, L)`` of inputs ``x (n, ...)`` under M perturbations ``removed (M, K)``."""
+        return torch.cat(list(self.stacks(removed, x, fast=fast)))[1:]
+
+    def stacks(self, removed: np.ndarray | Tensor, x: Tensor, *, fast: bool = False) -> Iterator[Tensor]:
+        """Logits ``(m, n, L)`` of the target and then of each perturbed model, no more than a few held at once.
+
+        ``fast`` takes them from one Jacobian of the target instead of from M models: f + J Σ d_κ, the same to first
+        order in the step.
+        """
+        removed, x = self._checked(removed), x.to(self.target.device)
+        return self._linear(removed, x) if fast else self._exact(removed, x)
+
+    def _exact(self, removed: Tensor, x: Tensor) -> Iterator[Tensor]:
+        with bar("counterfactual models", 1 + len(removed)) as advance, torch.no_grad():
+            models = [self.target.theta[None]]
+            for part in removed.split(self._at_once):
+                models.append(self.parameters(part))
+                for logits in self._forward(models, x):
+                    yield logits
+                    advance(len(logits))
+                models = []
+
+    def _linear(self, removed: Tensor, x: Tensor) -> Iterator[Tensor]:
+        base, changes = self.target.outputs(x), self.changes(removed.any(0).nonzero()[:, 0], x)
+        removed = removed[:, removed.any(0)].to(changes)
+        yield base[None]
+        for some in removed.split(max(1, _TOGETHER // max(1, base.numel()))):
+            yield base + torch.einsum("mk,knl->mnl", some, changes)
+
+    def changes(self, groups: Tensor, x: Tensor) -> Tensor:
+        """J(x) d_κ ``(B, n, L)``: what removing each of some groups does to the logits, to first order."""
+        inputs = x.split(together(self.target, self.target.outputs(x[:1]).shape[1])) if len(x) > 1 else [x]
+        return torch.cat([self._changes(self.directions(some), inputs) for some in groups.split(self._at_once)])
+
+    def _changes(self, directions: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+        """J(x) d ``(B, n, L)`` of directions ``(B, P)``, for inputs ``x (n, ...)`` in parts."""
+        target = self.target
+        rows = (jacobian(target, target.theta, target.fixed, part) for part in inputs)
+        return torch.cat([torch.einsum("nlp,kp->knl", part, directions) for part in rows], 1)
+
+    def _forward(self, models: Sequence[Tensor], x: Tensor) -> Iterable[Tensor]:
+        """Logits ``(m, n, L)`` of models ``(m, P)`` in parts: of all at once, or of one after another."""
+        flat, fixed = self.target.flat, self.target.fixed
+        if len(x) <= _FEW_INPUTS and flat.size <= _FEW_PARAMETERS:
+            with contextlib.suppress(RuntimeError):  # networks that cannot be vectorised
+                whole = torch.cat(list(models)) if len(models) > 1 else models[0]
+                return [vmap(lambda theta: flat(theta, fixed, x))(whole)]
+        each = (theta for some in models for theta in some)
+        return (torch.cat([flat(theta, fixed, part) for part in x.split(512)])[None] for theta in each)
+
+    @property
+    def _at_once(self) -> int:
+        """Models, or directions, that fit the budget."""
+        return max(1, BUDGET // (self.target.flat.size * self.target.theta.element_size()))
+
+    @property
+    def _kept(self) -> bool:
+        """Whether all groups' directions fit, so that they are computed once and kept."""
+        return len(self) <= self._at_once
+
+    def _checked(self, removed: np.ndarray | Tensor) -> Tensor:
+        removed = torch.as_tensor(removed).to("cpu", torch.bool)
+        if removed.dim() != 2 or removed.shape[1] != len(self):
+            raise InputError(f"perturbations of shape {tuple(removed.shape)} do not fit {len(self)} groups.")
+        return removed
+
+
+def _sums(removed: Tensor, directions: Tensor) -> Tensor:
+    """Σ_{κ removed} d_κ ``(M, P)`` for ``removed (M, B)`` and directions ``(B, P)``."""
+    if (removed.sum(1) == 1).all():
+        chosen = removed.int().argmax(1)
+        in_order = torch.equal(chosen, torch.arange(len(directions)))
+        return directions if in_order else directions[chosen]
+    return removed.to(directions) @ directions

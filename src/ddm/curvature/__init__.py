@@ -1,0 +1,1 @@
+"""Gradients and the curvature of the training loss, and solves with it."""

@@ -1,0 +1,77 @@
+"""Per-sample gradients, and means of them in which no sample counts for more than a limit.
+
+∇̄L(θ; D) = mean_i min(1, C/‖g_i‖) g_i,    g_i = ∇L(θ; x_i, y_i).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ddm.compute.progress import Advance
+from ddm.curvature.gradients import output_gradients
+from ddm.data.samples import Samples
+from ddm.training.target import Target
+
+_LOOKS = 512
+"""Training samples whose gradients' norms set the limit."""
+
+_BATCH = 128
+"""Samples whose gradients are held at once."""
+
+
+def sample_gradients(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    """g_i ``(b, P)``: the gradient of each sample's own loss at θ, for inputs ``x (b, ...)`` with labels ``y``."""
+    x, y = x.to(target.device), y.to(target.device)
+    with torch.no_grad():
+        logits = target.flat(theta, fixed, x)
+    with torch.enable_grad():
+        logits.requires_grad_()
+        (slopes,) = torch.autograd.grad(len(x) * target.loss(logits, y), logits)
+    return output_gradients(target, theta, fixed, x, slopes[:, None])[:, 0]
+
+
+def clipped_gradient(
+    target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor, y: Tensor, limit: float
+) -> Tensor:
+    """The mean ``(P,)`` of the samples' gradients, each shortened to the norm ``limit`` where it is longer."""
+    total = torch.zeros_like(theta)
+    for inputs, labels in zip(x.split(_BATCH), y.split(_BATCH), strict=True):
+        rows = sample_gradients(target, theta, fixed, inputs, labels)
+        total += (rows * (limit / rows.norm(dim=1).clamp(min=limit))[:, None]).sum(0)
+    return total / len(x)
+
+
+def limits(target: Target, samples: Samples, checkpoints: Sequence[int], quantile: float, seed: int = 0) -> list[float]:
+    """C_t of some checkpoints: the quantile of the norms of the gradients of some training samples."""
+    x, y = samples.few(_LOOKS, seed).batch()
+    found = []
+    for t in checkpoints:
+        theta, fixed = target.at(t)
+        parts = zip(x.split(_BATCH), y.split(_BATCH), strict=True)
+        norms = torch.cat([sample_gradients(target, theta, fixed, *part).norm(dim=1) for part in parts])
+        found.append(max(float(norms.quantile(quantile)), torch.finfo(norms.dtype).tiny))
+    return found
+
+
+def clipped_gradients(
+    target: Target,
+    samples: Samples,
+    members: Sequence[np.ndarray],
+    checkpoints: Sequence[int],
+    quantile: float,
+    seed: int = 0,
+    advance: Advance = lambda amount: None,
+) -> Tensor:
+    """∇̄L(θ_t; D_κ) ``(B, T, P)`` of B groups given by position at T checkpoints, each clipped at its own limit."""
+    gradients = torch.empty(len(members), len(checkpoints), target.flat.size, dtype=target.theta.dtype)
+    allowed = limits(target, samples, checkpoints, quantile, seed)
+    for column, (t, limit) in enumerate(zip(checkpoints, allowed, strict=True)):
+        theta, fixed = target.at(t)
+        for row, rows in enumerate(members):
+            gradients[row, column] = clipped_gradient(target, theta, fixed, *samples.batch(rows), limit)
+            advance(len(rows))
+    return gradients

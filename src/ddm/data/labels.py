@@ -1,0 +1,76 @@
+"""Number the classes: labels as published, whole numbers or strings, to ``0 … classes − 1``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ddm.data.samples import MAX_CLASSES, numbered
+from ddm.errors import InputError
+
+
+def number(
+    columns: Mapping[str, Any], classes: Sequence[str] | None, what: str
+) -> tuple[tuple[str, ...], dict[str, Tensor]]:
+    """Class names, and for each split its labels ``(n,)`` int64.
+
+    Without ``classes``, strings are sorted and whole numbers name themselves.
+    """
+    arrays = {split: _column(values, f"{what} {split}") for split, values in columns.items()}
+    kinds = {array.dtype.kind for array in arrays.values()}
+    if kinds <= set("U"):
+        return _from_strings(arrays, classes, what)
+    if kinds <= set("biuf"):
+        return _from_numbers(arrays, classes, what)
+    raise InputError(f"{what} must have labels that are all whole numbers or all strings.")
+
+
+def _column(values: Any, what: str) -> np.ndarray:
+    """``(n,)`` labels of any kind but S, from a list or an array ``(n,)`` or ``(n, 1)``."""
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind == "S":
+            array = np.char.decode(array, "utf-8")
+    except ValueError:
+        raise InputError(f"{what} has labels that cannot be read: give one label a sample.") from None
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1 or len(array) == 0:
+        raise InputError(f"{what} has labels of shape {array.shape}: give one label a sample.")
+    return array
+
+
+def _from_strings(
+    arrays: Mapping[str, np.ndarray], classes: Sequence[str] | None, what: str
+) -> tuple[tuple[str, ...], dict[str, Tensor]]:
+    kinds = [np.unique(array) for array in arrays.values()]
+    if max(map(len, kinds)) > MAX_CLASSES:
+        raise InputError(f"{what} has more than {MAX_CLASSES:,} different labels: give fewer classes.")
+    found = sorted({str(label) for labels in kinds for label in labels})
+    position = {label: index for index, label in enumerate(found if classes is None else classes)}
+    if unknown := [label for label in found if label not in position]:
+        raise InputError(f"{what} has the label '{unknown[0]}', which is not among its classes: add it.")
+    labels = {split: torch.tensor([position[str(one)] for one in array]) for split, array in arrays.items()}
+    return tuple(position), labels
+
+
+def _from_numbers(
+    arrays: Mapping[str, np.ndarray], classes: Sequence[str] | None, what: str
+) -> tuple[tuple[str, ...], dict[str, Tensor]]:
+    for split, array in arrays.items():
+        if not np.isfinite(array).all() or not np.array_equal(array, np.round(array)):
+            raise InputError(f"{what} {split} has labels that are not whole numbers.")
+    low = min(int(array.min()) for array in arrays.values())
+    high = max(int(array.max()) for array in arrays.values())
+    if classes is None:
+        classes = numbered(high, what)
+    if low < 0 or high >= len(classes):
+        raise InputError(
+            f"{what} has labels from {low} to {high}; with {len(classes)} classes they must lie in "
+            f"0 to {len(classes) - 1}."
+        )
+    return tuple(classes), {split: torch.from_numpy(array.astype(np.int64)) for split, array in arrays.items()}

@@ -1,0 +1,111 @@
+"""Image classification datasets of the Hugging Face Hub, or a local folder that ``datasets`` can read.
+
+Needs the ``hub`` extra. Images are the first column of type image, else the one named ``image`` or ``img``;
+labels the one named ``label``, ``labels`` or ``fine_label``; splits ``train``, ``validation`` or ``valid``,
+and ``test``.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ddm.data.images import Images, survey
+from ddm.data.labels import number
+from ddm.data.readers.places import reason
+from ddm.data.readers.published import Published
+from ddm.errors import InputError
+from ddm.compute.files import leads_out
+
+SPLITS = {"train": ("train",), "validation": ("validation", "valid"), "test": ("test",)}
+IMAGE_NAMES = ("image", "img")
+LABEL_NAMES = ("label", "labels", "fine_label")
+
+
+def read(path: str, size: int | None) -> Published:
+    """The dataset of this name on the Hub, or in this folder."""
+    what = f"hf:{path}"
+    tables = _tables(path, what)
+    features = tables["train"].features
+    image, label = _image_column(features, what), _named_column(features, LABEL_NAMES, "label", what)
+    names = getattr(features[label], "names", None)
+    classes, labels = number({split: table[label][:] for split, table in tables.items()}, names, what)
+    sources = {split: _Column.of(table, image, what) for split, table in tables.items()}
+    return Published(
+        **{split: Images(column, labels[split], classes, f"{what} {split}") for split, column in sources.items()},
+        survey=partial(survey, size=size),
+    )
+
+
+def _tables(name: str, what: str) -> dict[str, Any]:
+    """The dataset's splits under our names."""
+    try:
+        import datasets
+    except ImportError:
+        raise InputError(
+            f"{what} needs the Hugging Face libraries: install them, pip install 'distilled-datamodel[hub]'."
+        ) from None
+    try:
+        found = datasets.load_dataset(name)
+    except Exception as error:  # network, cache, unknown names and unreadable files each raise their own kind
+        raise InputError(f"{what} cannot be loaded ({reason(error)}): check the name and the connection.") from None
+    if "train" not in found:
+        raise InputError(f"{what} has no split 'train' but {', '.join(found)}: give a dataset that has one.")
+    tables = {split: [found[name] for name in names if name in found] for split, names in SPLITS.items()}
+    return {split: candidates[0] for split, candidates in tables.items() if candidates}
+
+
+def _image_column(features: Mapping[str, Any], what: str) -> str:
+    import datasets
+
+    typed = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
+    return typed[0] if typed else _named_column(features, IMAGE_NAMES, "image", what)
+
+
+def _named_column(features: Mapping[str, Any], names: Sequence[str], use: str, what: str) -> str:
+    for name in names:
+        if name in features:
+            return name
+    raise InputError(f"{what} has no {use} column named {' or '.join(names)} but {', '.join(features)}: rename it.")
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The encoded images of a split, by row."""
+
+    table: Any
+    name: str
+    what: str
+
+    @classmethod
+    def of(cls, table: Any, name: str, what: str) -> _Column:
+        import datasets
+
+        try:
+            return cls(table.select_columns([name]).cast_column(name, datasets.Image(decode=False)), name, what)
+        except Exception as error:  # pyarrow's and datasets' own kinds
+            raise InputError(f"{what} has a column '{name}' that does not hold images: {reason(error)}.") from None
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, row: int, /) -> Path | BinaryIO:
+        value = self.table[row][self.name]
+        if value is not None and value["bytes"] is not None:
+            return io.BytesIO(value["bytes"])
+        if value is None or value["path"] is None or not self._is_its_own(Path(value["path"])):
+            raise InputError(f"{self.what} has no image in row {row} of '{self.name}': remove the row.")
+        return Path(value["path"])
+
+    def _is_its_own(self, path: Path) -> bool:
+        """Whether a path that a table names lies where the dataset is: a table must not choose other files to read."""
+        from datasets import config
+        from huggingface_hub import constants
+
+        caches = (config.HF_CACHE_HOME, config.HF_DATASETS_CACHE, constants.HF_HUB_CACHE)
+        homes = [Path(home).resolve() for home in (self.what.removeprefix("hf:"), *caches)]
+        return not all(leads_out(path, home) for home in homes)

@@ -1,0 +1,113 @@
+"""MNIST and Fashion-MNIST in idx files, gzipped or plain.
+
+An idx file is two zero bytes, the type (8 = unsigned bytes), the number of dimensions, each dimension as a
+big-endian 32-bit number, then the values: ``(n, 28, 28)`` for images (magic number 0x0803), ``(n,)`` for
+labels (0x0801).
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import numpy as np
+
+from ddm.data.readers.places import Root, file_in, folder_with, reason
+from ddm.data.readers.published import Published
+from ddm.data.samples import PER_SAMPLE, Samples
+from ddm.errors import InputError
+from ddm.compute.memory import check_room
+
+FASHION = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+# Deflate cannot pack more than 1032 bytes into one.
+GZIP_RATIO = 1032
+
+
+def mnist(root: Root) -> Published:
+    """The handwritten digits, 1×28×28."""
+    return _read("mnist", root, ["mnist", "MNIST/raw"], [str(digit) for digit in range(10)])
+
+
+def fashion_mnist(root: Root) -> Published:
+    """Pictures of clothes, 1×28×28."""
+    return _read("fashion-mnist", root, ["fashion-mnist", "FashionMNIST/raw"], FASHION)
+
+
+def _read(name: str, root: Root, published: Sequence[str], classes: Sequence[str]) -> Published:
+    folder = folder_with(name, root, published, _spellings("train-images", 3))
+
+    def files(prefix: str) -> tuple[Path, Path]:
+        stems = (f"{prefix}-images", 3), (f"{prefix}-labels", 1)
+        images, labels = (file_in(name, folder, _spellings(stem, dims)) for stem, dims in stems)
+        return images, labels
+
+    def split(images: Path, labels: Path, use: str) -> Samples:
+        return Samples.make(read_idx(images, 3)[:, None], read_idx(labels, 1), classes, what=f"{name} {use}")
+
+    train, test = files("train"), files("t10k")
+    needed = sum(_size(images, 3) + PER_SAMPLE * _size(labels, 1) for images, labels in (train, test))
+    check_room(needed, f"{name} in '{folder}'", "download it again")
+    return Published(split(*train, "train"), test=split(*test, "test"))
+
+
+def _spellings(stem: str, dims: int) -> list[str]:
+    return [f"{stem}{mark}idx{dims}-ubyte{gz}" for mark in "-." for gz in ("", ".gz")]
+
+
+def read_idx(path: Path, dims: int) -> np.ndarray:
+    """The uint8 values of an idx file with this many dimensions."""
+    with _opened(path) as file:
+        shape = _shape(file.read(4 + 4 * dims), dims, path)
+        size = math.prod(shape)
+        # One byte more than declared shows if the file goes on.
+        values = file.read(size + 1) if size <= _possible(path) else b""
+    if len(values) != size:
+        length = "more" if len(values) > size else "fewer"
+        raise InputError(f"'{path}' declares {size} values but holds {length}: download it again.")
+    return np.frombuffer(values, np.uint8).reshape(shape).copy()
+
+
+def _size(path: Path, dims: int) -> int:
+    """Bytes of memory that a file can need: as many as it declares, if it can hold them."""
+    with _opened(path) as file:
+        return min(math.prod(_shape(file.read(4 + 4 * dims), dims, path)), _possible(path))
+
+
+def _possible(path: Path) -> int:
+    return path.stat().st_size * (GZIP_RATIO if path.suffix == ".gz" else 1)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield cast(BinaryIO, file)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"'{path}' cannot be read ({reason(error)}): download it again.") from None
+
+
+def _shape(header: bytes, dims: int, path: Path) -> tuple[int, ...]:
+    magic = bytes([0, 0, 8, dims])
+    if len(header) != 4 + 4 * dims or header[:4] != magic:
+        raise InputError(
+            f"'{path}' is not an idx file of unsigned bytes with {dims} dimensions: it starts with "
+            f"{header[:4].hex() or 'nothing'}, not {magic.hex()}; download it again."
+        )
+    return struct.unpack(f">{dims}I", header[4:])

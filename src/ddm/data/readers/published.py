@@ -1,0 +1,134 @@
+"""What a reader hands over, and the finishing that every dataset gets.
+
+In this order: a missing test split is carved from the training split, then a missing validation split, then
+each split is cut to ``limit``; only then are files of inputs opened, and the inputs normalised
+with the training split's moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from ddm.data.samples import Data, Samples
+from ddm.data.stratify import choose
+from ddm.errors import InputError
+from ddm.compute.memory import check_room
+
+TEST_SHARE = 0.2
+
+
+class Split(Protocol):
+    """Labels of a published split, and its samples by row: ``Samples``, or something that reads them late."""
+
+    @property
+    def labels(self) -> Tensor:
+        """``(n,)`` int64."""
+
+    def __getitem__(self, rows: np.ndarray, /) -> Samples:
+        """Samples of these rows ``(m,)``, with the rows as their ``origin``."""
+
+    def sample_bytes(self, size: int | None, /) -> int:
+        """Bytes of memory for each sample, once images are ``size`` × ``size`` pixels."""
+
+
+Survey = Callable[[Sequence[tuple[Any, np.ndarray]]], Sequence[Split]]
+"""``survey([(split, rows), …])`` returns the same splits, ready to read these rows."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A dataset as its publisher split it.
+
+    survey: finds what the inputs of all splits have in common from the rows that will be read
+    """
+
+    train: Split
+    validation: Split | None = None
+    test: Split | None = None
+    survey: Survey | None = None
+
+
+def finish(
+    name: str, published: Published, *, limit: int | None, validation: float, seed: int, size: int | None = None
+) -> Data:
+    """Three splits with one normalisation. A lone published validation split serves as the test split."""
+    train = _Part.of(published.train, f"{name} train")
+    held_out = [split for split in (published.validation, published.test) if split is not None]
+    if held_out:
+        test = _Part.of(held_out.pop(), f"{name} test")
+    else:
+        # Not the user's seed: what a dataset is tested on should not change from run to run.
+        train, test = train.carve(TEST_SHARE, np.random.default_rng(0), "test")
+    val = _Part.of(held_out.pop(), f"{name} validation") if held_out else None
+    if val is None and validation > 0:
+        train, val = train.carve(validation, np.random.default_rng([seed, 0]), "validation")
+
+    parts = [part.at_most(limit, np.random.default_rng([seed, 1])) for part in (train, test, val) if part is not None]
+    if published.survey is not None:
+        splits = published.survey([(part.split, part.rows) for part in parts])
+        parts = [replace(part, split=split) for part, split in zip(parts, splits, strict=True)]
+    needed = sum(len(part.rows) * part.split.sample_bytes(size) for part in parts)
+    check_room(needed, name, "pass --size or --limit")
+    training, testing, *validating = (part.read(size) for part in parts)
+    total = len(published.train.labels)
+    return _normalised(name, training, validating[0] if validating else testing, testing, total)
+
+
+def _normalised(name: str, train: Samples, validation: Samples, test: Samples, total: int) -> Data:
+    for samples in (validation, test):
+        if samples.shape != train.shape or samples.raw.dtype != train.raw.dtype:
+            raise InputError(
+                f"{name} has training inputs of shape {train.shape} and type {train.raw.dtype} but others of "
+                f"{samples.shape} and {samples.raw.dtype}: make them alike."
+            )
+    mean, std = train.moments()
+    train, validation, test = (samples.normalised(mean, std) for samples in (train, validation, test))
+    return Data(name, train, validation, test, total)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some rows of a published split, not read yet."""
+
+    split: Split
+    rows: np.ndarray
+    what: str
+
+    @classmethod
+    def of(cls, split: Split, what: str) -> _Part:
+        if len(split.labels) == 0:
+            raise InputError(f"{what} is empty: it needs at least one sample.")
+        return cls(split, np.arange(len(split.labels)), what)
+
+    @property
+    def labels(self) -> np.ndarray:
+        labels: np.ndarray = np.asarray(self.split.labels)[self.rows]
+        return labels
+
+    def carve(self, share: float, random: np.random.Generator, use: str) -> tuple[_Part, _Part]:
+        """What stays, and about ``share`` of each class. Every class keeps a sample."""
+        carved = choose(self.labels, max(1, round(share * len(self.rows))), random, leave_one=True)
+        if len(carved) == 0:
+            raise InputError(
+                f"{self.what} has one sample a class, so none can be set aside for {use}: add samples, or a "
+                f"{use} split of its own."
+            )
+        stays = np.setdiff1d(np.arange(len(self.rows)), carved)
+        return self._at(stays), self._at(carved)
+
+    def at_most(self, limit: int | None, random: np.random.Generator) -> _Part:
+        if limit is None or len(self.rows) <= limit:
+            return self
+        return self._at(choose(self.labels, limit, random))
+
+    def read(self, size: int | None) -> Samples:
+        samples = self.split[self.rows]
+        return samples if size is None else samples.resized(size)
+
+    def _at(self, positions: np.ndarray) -> _Part:
+        return _Part(self.split, self.rows[positions], self.what)

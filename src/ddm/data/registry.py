@@ -1,0 +1,112 @@
+"""Datasets: ``load(name)`` gives the three splits of a dataset, normalised alike.
+
+A new dataset is one line in ``_DATASETS``; a new format is one file beside this one with a function that
+returns ``Published``. What all datasets share (limits, carving, normalisation) is in ``published.finish``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ddm.data.readers import cifar
+
+from ddm.data.readers import digits
+
+from ddm.data.readers import folder
+
+from ddm.data.readers import hub
+
+from ddm.data.readers import idx
+
+from ddm.data.readers import npz
+
+from ddm.data.readers import tiny_imagenet
+from ddm.data.readers.published import Published, finish
+from ddm.data.samples import Data, Samples
+from ddm.errors import InputError
+
+MAX_SIZE = 4096
+
+
+@dataclass(frozen=True)
+class _Dataset:
+    """How a dataset is read, and which of ``path``, ``root`` and ``size`` its reader takes.
+
+    Images whose reader takes no ``size`` are resized after reading.
+    """
+
+    read: Callable[..., Published]
+    takes: tuple[str, ...] = ()
+
+
+_DATASETS = {
+    "digits": _Dataset(digits.read),
+    "mnist": _Dataset(idx.mnist, ("root",)),
+    "fashion-mnist": _Dataset(idx.fashion_mnist, ("root",)),
+    "cifar10": _Dataset(cifar.cifar10, ("root",)),
+    "cifar100": _Dataset(cifar.cifar100, ("root",)),
+    "tiny-imagenet": _Dataset(tiny_imagenet.read, ("root", "size")),
+    "folder:PATH": _Dataset(folder.read, ("path", "size")),
+    "npz:PATH": _Dataset(npz.read, ("path",)),
+    "hf:NAME": _Dataset(hub.read, ("path", "size")),
+}
+
+
+def names() -> list[str]:
+    """What ``load`` knows; ``PATH`` and ``NAME`` stand for what you put there."""
+    return list(_DATASETS)
+
+
+def load(
+    name: str = "digits",
+    root: str | os.PathLike[str] | None = None,
+    *,
+    limit: int | None = None,
+    validation: float = 0.1,
+    seed: int = 0,
+    size: int | None = None,
+) -> Data:
+    """The training, validation and test splits of a dataset.
+
+    name:       one of ``names()``, for example ``mnist`` or ``folder:photos``
+    root:       where the published files are, or the folder above it (default: ``data/<name>``)
+    limit:      at most this many samples in each split, drawn in proportion to the classes
+    validation: share of the training samples set aside when the publisher has no validation split;
+                0 uses the test split as validation
+    seed:       decides which samples are set aside and drawn
+    size:       resize images to this many pixels in height and width
+    """
+    _check_options(limit, validation, seed, size)
+    dataset, path = _find(name)
+    given = {"path": path, "root": root, "size": size}
+    for option, value in given.items():
+        if value is not None and option not in (*dataset.takes, "size"):
+            raise InputError(f"{name} does not take a {option}: leave out --{option}.")
+    published = dataset.read(**{option: given[option] for option in dataset.takes})
+    after = size if "size" not in dataset.takes else None
+    return finish(name, published, limit=limit, validation=validation, seed=seed, size=after)
+
+
+def _find(name: str) -> tuple[_Dataset, str | None]:
+    """The registry's entry for a name, and what follows the colon in it."""
+    kind, colon, path = name.partition(":")
+    for known, dataset in _DATASETS.items():
+        known_kind, known_colon, placeholder = known.partition(":")
+        if (kind, colon) == (known_kind, known_colon):
+            if colon and not path:
+                raise InputError(f"'{name}' needs a {placeholder.lower()} after the colon: write {known}.")
+            return dataset, path if colon else None
+    raise InputError(f"there is no dataset '{name}': use one of {', '.join(names())}.")
+
+
+def _check_options(limit: int | None, validation: float, seed: int, size: int | None) -> None:
+    if limit is not None and (int(limit) != limit or limit < 1):
+        raise InputError(f"limit must be a whole number of 1 or more, not {limit}.")
+    if not 0 <= validation < 1:
+        raise InputError(f"validation must be a share from 0 up to but not including 1, not {validation}.")
+    if int(seed) != seed or seed < 0:
+        raise InputError(f"seed must be a whole number of 0 or more, not {seed}.")
+    if size is not None and (int(size) != size or not 1 <= size <= MAX_SIZE):
+        raise InputError(f"size must be a whole number of pixels from 1 to {MAX_SIZE}, not {size}.")

@@ -1,0 +1,1 @@
+"""Reverse and forward gradient matching, as the paper describes them."""

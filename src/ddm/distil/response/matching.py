@@ -1,0 +1,153 @@
+"""Response matching of a block of groups: pulls, one solve, lengths, then the encoding in a shared bank of images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ddm.compute import progress
+from ddm.compute.engine import Engine
+from ddm.compute.progress import Advance
+from ddm.data.samples import Samples
+from ddm.distil.blocks import Block, class_members
+from ddm.distil.matching import Part
+from ddm.distil.response.encode import Encoder, Encoding
+from ddm.distil.response.solve import Responses
+from ddm.distil.settings import Settings
+from ddm.distil.synset import Synset
+from ddm.groups.partition import Partition
+from ddm.training.target import Target
+
+_COPIES = 6
+"""Vectors (P,) that a group takes."""
+
+_ROW, _FORWARD = 2.0, 1.0
+"""Work of a curvature row, and of looking along a response, in passes forward and back of a sample."""
+
+
+_PROBES = 8
+"""Groups that tell how much curvature the solve overlooks."""
+
+
+class ResponseWork:
+    """Response matching of blocks of groups. The first block chooses the images that all share."""
+
+    most: int | None = 256
+    """Groups of a block: a kill loses no more than these."""
+
+    def __init__(self, target: Target, samples: Samples, settings: Settings, engine: Engine = None) -> None:
+        self.target, self.samples, self.settings = target, samples, settings
+        if target.recipe is not None and target.recipe.optimizer == "adam":
+            progress.note("Response matching of a target that Adam trained agrees poorly with retraining: audit it.")
+        self.responses = Responses(target, samples, settings, engine=engine)
+        self.encoder = Encoder(target, samples, settings)
+        self.images: Tensor | None = None
+        self._overlooked: float | None = None
+        self.bytes_per_group = _COPIES * target.flat.size * target.theta.element_size()
+
+    @property
+    def shared_cost(self) -> float:
+        """Work of the curvature and of the images."""
+        return _ROW * (self.responses.curvature.passes + self.encoder.passes)
+
+    def cost(self, partition: Partition, upper: Partition | None, block: Block) -> float:
+        """Work of a block, in samples passed forward and back."""
+        pulled = _members(partition, block.clusters)
+        if upper is not None and not block.clusters:
+            pulled = _members(upper, block.classes)
+        groups = pulled + (_members(upper, block.classes) if upper is not None and block.clusters else [])
+        looks = sum(self.responses.looks(rows) for rows in groups)
+        real = sum(len(self.responses.used(rows)) for rows in pulled)
+        return float(real * len(self.responses.checkpoints) + _FORWARD * looks)
+
+    def resume(self, parts: Sequence[Part]) -> None:
+        """Take over the images of blocks that are done."""
+        for _, synset in parts:
+            self.images = synset.images[0].to(self.target.theta)
+
+    def all(
+        self, partition: Partition, upper: Partition | None, blocks: Sequence[tuple[int, Block]], advance: Advance
+    ) -> Iterator[tuple[int, list[Part]]]:
+        """The synsets of numbered blocks, one after another: they share the images and the curvature."""
+        for number, block in blocks:
+            yield number, list(self.synsets(partition, upper, block, advance))
+
+    def synsets(self, partition: Partition, upper: Partition | None, block: Block, advance: Advance) -> Iterator[Part]:
+        """The synsets of a block's clusters, then of its classes."""
+        responses, clusters = self.responses_of(partition, upper, block, advance), len(block.clusters)
+        encoding = self._encoded(responses, lambda rows: advance(_ROW * rows))
+        if clusters:
+            names = [partition.names[group] for group in block.clusters]
+            yield "cluster", self._synset(names, encoding, slice(None, clusters))
+        if block.classes and upper is not None:
+            names = [upper.names[group] for group in block.classes]
+            yield "class", self._synset(names, encoding, slice(clusters, None))
+
+    def _encoded(self, responses: Tensor, advance: Advance) -> Encoding:
+        """Responses ``(B, P)`` on the images, which are chosen by the first that come; ``advance`` counts rows."""
+        if self.images is not None:
+            return self.encoder.encode(self.images, responses, advance)
+        self.images, encoding = self.encoder.choose(responses, advance)
+        return encoding
+
+    def responses_of(
+        self,
+        partition: Partition,
+        upper: Partition | None,
+        block: Block,
+        advance: Advance = lambda amount: None,
+    ) -> Tensor:
+        """Δ ``(B, P)`` of a block's clusters and then of its classes."""
+        clusters = len(block.clusters)
+        members = _members(partition, block.clusters) if clusters else _members(_some(upper), block.classes)
+        pulls = self.responses.pulls(members, advance)
+        self.responses.curvature.prepare(lambda rows: advance(_ROW * rows))
+        responses = self.responses.curvature.solve(pulls)
+        if clusters and block.classes:
+            inside = torch.as_tensor(class_members(partition, block)).to(pulls)
+            pulls, responses = torch.cat([pulls, inside @ pulls]), torch.cat([responses, inside @ responses])
+            members = members + _members(_some(upper), block.classes)
+        overlooked = self._overlooked_by(partition, block, pulls)
+        return self.responses.lengthened(
+            responses, pulls, members, overlooked, lambda amount: advance(_FORWARD * amount)
+        )
+
+    def _overlooked_by(self, partition: Partition, block: Block, pulls: Tensor) -> float:
+        """s, from a few groups that do not depend on the block, whose pulls ``(B, P)`` are at hand."""
+        if self._overlooked is None:
+            probes = np.unique(np.linspace(0, len(partition) - 1, _PROBES).round().astype(int)).tolist()
+            if set(probes) <= set(block.clusters):
+                pulls = pulls[[block.clusters.index(probe) for probe in probes]]
+            else:
+                pulls = self.responses.pulls(_members(partition, probes))
+            self._overlooked = self.responses.overlooked(pulls)
+        return self._overlooked
+
+    def _synset(self, names: Sequence[str], encoding: Encoding, part: slice) -> Synset:
+        """Targets q̃ = p + B r/α, with α such that none is further than 1 from the prediction p."""
+        assert self.images is not None
+        residuals = encoding.residuals[part]
+        count = len(self.images)
+        lengths = count * residuals.abs().amax((1, 2)).clamp(min=torch.finfo(residuals.dtype).tiny)
+        predictions = self.target.outputs(self.images).softmax(1)
+        return Synset(
+            names=tuple(names),
+            images=self.images[None].cpu(),
+            targets=(predictions + count * residuals / lengths[:, None, None]).cpu(),
+            lengths=lengths.cpu(),
+            alignment=encoding.alignment[part].cpu(),
+            steps=self.settings.finetune_steps,
+            shared=True,
+        )
+
+
+def _members(partition: Partition, groups: Sequence[int]) -> list[np.ndarray]:
+    return [partition.rows(group) for group in groups]
+
+
+def _some(partition: Partition | None) -> Partition:
+    assert partition is not None
+    return partition

@@ -1,0 +1,1 @@
+"""Groups: how the training set is split."""

@@ -1,0 +1,49 @@
+"""The effects of removing groups, as bars."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddm.plots.colours import LOWERS, RAISES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ddm.answers.attribution import Attribution
+
+ROW = 0.28
+"""Inches of height for each bar."""
+
+
+def effects(attribution: Attribution, count: int) -> Figure:
+    """Bars of the first ``count`` groups of an attribution."""
+    from ddm.plots.picture import Picture
+
+    shown = min(count, len(attribution))
+    figure = Picture(figsize=(7, 1.4 + ROW * shown), layout="constrained")
+    axes = figure.add_subplot()
+    bars(axes, attribution, shown)
+    axes.set_ylabel("group removed")
+    axes.set_title(with_all(attribution), fontsize=10, parse_math=False)
+    return figure
+
+
+def bars(axes: Axes, attribution: Attribution, shown: int) -> None:
+    """The first ``shown`` groups of an attribution, a bar each, raising to the right and lowering to the left."""
+    scores = attribution.scores[:shown]
+    axes.barh(range(shown), np.nan_to_num(scores), color=[RAISES if score > 0 else LOWERS for score in scores])
+    # Names are data: a $ in them does not begin a formula.
+    axes.set_yticks(range(shown), attribution.names[:shown], parse_math=False)
+    axes.set_ylim(shown - 0.4, -0.6)
+    axes.axvline(0, color="black", linewidth=0.8)
+    for row in np.flatnonzero(np.isnan(scores)).tolist():
+        axes.text(0, row, " could not be measured", va="center", fontsize=8)
+    axes.set_xlabel("change of the value\n← removing the group lowers it · removing it raises it →")
+
+
+def with_all(attribution: Attribution) -> str:
+    """What is measured, and its value with all groups."""
+    return f"{attribution.measured}: {attribution.baseline[attribution.focus]:.4g} with all groups"

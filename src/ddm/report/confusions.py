@@ -1,0 +1,68 @@
+"""Section 5: errors, and the groups that cause each frequent confusion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddm.answers.diagnosis import Confusion
+from ddm.report import charts
+from ddm.report.numbers import plural, points
+from ddm.report.subject import Subject
+
+_CONFUSIONS, _CAUSES, _PICTURES, _THUMBNAILS = 6, 3, 6, 4
+
+_TEXT = 25
+"""Classes up to which counts are written into the confusion matrix."""
+
+
+def errors(subject: Subject) -> dict[str, Any]:
+    """The confusion matrix of the validation samples, and each frequent confusion with what causes it."""
+    found = subject.diagnosis
+    wrong = int(found.counts.sum() - found.counts.trace())
+    return {
+        "wrong": wrong,
+        "asked": plural(int(found.counts.sum()), "validation sample"),
+        "matrix": _matrix(subject),
+        "confusions": [_confusion(subject, confusion) for confusion in found.confusions[:_CONFUSIONS]],
+        "more": plural(left, "less frequent kind") if (left := len(found.confusions) - _CONFUSIONS) > 0 else None,
+    }
+
+
+def _matrix(subject: Subject) -> charts.Chart:
+    """Errors only are coloured: right answers are many, and would leave the rest pale."""
+    found = subject.diagnosis
+    coloured = found.counts.astype(float)
+    coloured[range(len(coloured)), range(len(coloured))] = 0
+    hover = [
+        [
+            f"{charts.literal(true)} taken for {charts.literal(said)}: {count}"
+            if true != said
+            else f"{charts.literal(true)} recognised: {count}"
+            for said, count in zip(found.classes, row, strict=True)
+        ]
+        for true, row in zip(found.classes, found.counts, strict=True)
+    ]
+    text = [[str(count) if count else "" for count in row] for row in found.counts]
+    return charts.heat(
+        coloured,
+        found.classes,
+        found.classes,
+        hover,
+        signed=False,
+        text=text if len(found.classes) <= _TEXT else None,
+        titles=("true class", "predicted class"),
+    )
+
+
+def _confusion(subject: Subject, confusion: Confusion) -> dict[str, Any]:
+    return {
+        "true": confusion.true,
+        "predicted": confusion.predicted,
+        "count": plural(confusion.count, "sample"),
+        "pictures": subject.pictures.of(subject.data.validation, confusion.rows[:_PICTURES]),
+        "causes": [
+            {"name": name, "effect": points(effect), "pictures": subject.thumbnails(name, _THUMBNAILS)}
+            for name, effect in confusion.causes[:_CAUSES]
+            if effect < 0
+        ],
+    }

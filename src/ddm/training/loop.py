@@ -1,0 +1,299 @@
+"""Training a target by its recipe: bit for bit the same for the same seed on one machine, and resumable.
+
+What an epoch draws depends on the seed and the epoch alone, so that a training that was killed goes on from its last
+whole epoch to the same result.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import math
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+from ddm.compute.files import read_metadata, read_whole, write_tensors
+from ddm.compute.progress import Advance, bar
+from ddm.data.samples import Samples, check_classes
+from ddm.errors import InputError
+from ddm.networks.flat import State, check_state, load_state, shapes_of, state_of
+from ddm.training import augment as augmentation
+from ddm.training.recipe import Recipe
+from ddm.training.target import Loss, Target, architecture, device_of, dtype_of, hash_of_state
+from ddm.training.trajectory import Trajectory
+
+
+def train(
+    network: nn.Module,
+    samples: Samples | Dataset[Any],
+    recipe: Recipe | None = None,
+    *,
+    loss: Loss = F.cross_entropy,
+    without: np.ndarray | None = None,
+    directory: Path | str | None = None,
+    device: str | torch.device = "cpu",
+) -> Target:
+    """Train ``network`` from the weights it has (θ_0) and keep its trajectory.
+
+    ``without`` holds positions of samples to leave out. The rest meet the network in the same order and the same
+    steps as with all of them, so that two trainings differ by the samples left out and by nothing else (but for
+    dropout, whose masks depend on the size of a batch).
+    With a ``directory`` checkpoints go to disk as they are made, and a training that was killed goes on from
+    its last whole epoch, to the same result. The network given is not changed.
+    """
+    recipe = recipe or Recipe()
+    samples = Samples.of(samples)
+    training = _Training(network, samples, recipe, loss, without, directory, device_of(device))
+    with bar("training the target", training.total - training.step) as advance:
+        while training.epoch < recipe.epochs:
+            training.run_epoch(advance)
+    return Target(training.network, training.trajectory, loss, recipe, device, samples.fingerprint())
+
+
+class _Training:
+    """One training in progress: the state an epoch starts from and ends with."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        samples: Samples,
+        recipe: Recipe,
+        loss: Loss,
+        without: np.ndarray | None,
+        directory: Path | str | None,
+        device: torch.device,
+    ) -> None:
+        self.network = copy.deepcopy(network).to(device)
+        _check_fit(self.network, samples, device)
+        augmentation.check_shape(recipe.augment, samples.shape)
+        self.initial = hash_of_state(state_of(network))
+        self.samples, self.recipe, self.loss, self.device = samples, recipe, loss, device
+        self.kept = _others(len(samples), without)
+        self.trained = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+        self.optimizer = _optimizer(list(self.trained.values()), recipe)
+        self.total = recipe.epochs * math.ceil(len(samples) / recipe.batch_size)
+        self.epoch, self.step, self.length = 0, 0, 0.0
+        adaptive = recipe.optimizer == "adam"
+        self.reach = {name: torch.zeros_like(p) for name, p in self.trained.items()} if adaptive else None
+        self.trajectory = Trajectory(directory)
+        self.progress_file = Path(directory) / "progress.safetensors" if directory is not None else None
+        if self.progress_file is not None and self.progress_file.exists():
+            self._resume(self.progress_file)
+        else:
+            self._checkpoint()
+
+    def run_epoch(self, advance: Advance) -> None:
+        """One pass over the data, in an order that depends on the seed and the epoch alone."""
+        seed = _epoch_seed(self.recipe.seed, self.epoch)
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(self.samples), generator=generator)
+        self.network.train()
+        with torch.random.fork_rng():  # dropout draws from the global generator
+            torch.manual_seed(seed)
+            for rows in order.split(self.recipe.batch_size):
+                self._descend(rows, generator)
+                advance(1)
+        self.epoch += 1
+        if self.recipe.checkpoint_every is None or (self.epoch == self.recipe.epochs and not self._just_kept()):
+            self._checkpoint()
+        if self.progress_file is not None:
+            self._save_progress(self.progress_file)
+
+    def _descend(self, rows: Tensor, generator: torch.Generator) -> None:
+        x, y = self.samples.batch(rows)
+        x = augmentation.augment(x, self.recipe.augment, generator)
+        kept = self.kept[rows]  # after augmenting, so that each sample is augmented as it would be with all
+        lr = self.recipe.lr_at(self.step, self.total)
+        if kept.any():
+            self._update(x[kept].to(self.device), y[kept].to(self.device), lr)
+            self._measure(lr)
+        self.step += 1
+        if self.recipe.checkpoint_every is not None and self.step % self.recipe.checkpoint_every == 0:
+            self._checkpoint()
+
+    def _measure(self, lr: float) -> None:
+        """Add the step to the training's length and, with Adam, to the reach of each parameter that it updated."""
+        if self.reach is None:
+            self.length += lr / (1 - self.recipe.momentum)  # momentum repeats a step this often
+            return
+        scales = _scales(self.optimizer)
+        for name, parameter in self.trained.items():
+            if parameter in scales:
+                self.reach[name] += lr / scales[parameter]
+        total = sum(float(reach.sum()) for reach in self.reach.values())
+        self.length = total / sum(parameter.numel() for parameter in self.trained.values())
+
+    def _update(self, x: Tensor, y: Tensor, lr: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.zero_grad()
+        try:
+            value = self.loss(self._outputs(x.to(dtype_of(self.network))), y)
+        except ValueError as error:
+            raise InputError(
+                f"a batch of {len(x)} cannot be trained on: choose another batch size ({' '.join(str(error).split())})."
+            ) from None
+        if not torch.isfinite(value):
+            raise InputError(f"training diverged in epoch {self.epoch + 1} (loss {value.item()}): lower the lr.")
+        value.backward()
+        try:
+            self.optimizer.step()
+        except RuntimeError as error:
+            if "overflow" not in str(error):
+                raise
+            raise InputError(f"training diverged in epoch {self.epoch + 1} (a step overflows): lower the lr.") from None
+
+    def _outputs(self, x: Tensor) -> Tensor:
+        """Logits ``(b, L)`` of a batch, in the parameters' own precision also where they were computed in less."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.amp):
+            logits: Tensor = self.network(x)
+        return logits.to(x.dtype) if self.recipe.amp else logits
+
+    def _checkpoint(self) -> None:
+        state = state_of(self.network)
+        if not all(tensor.isfinite().all() for tensor in state.values()):
+            raise InputError(f"training diverged in epoch {self.epoch} (parameters are not finite): lower the lr.")
+        self.trajectory.append(state, self.step, self.length, self.reach)
+
+    def _just_kept(self) -> bool:
+        return self.trajectory.steps[-1] == self.step
+
+    @functools.cached_property
+    def _identity(self) -> dict[str, Any]:
+        """What a training that goes on must have been started with."""
+        kept = hashlib.sha256(self.kept.numpy().tobytes()).hexdigest()
+        return {
+            "recipe": self.recipe.to_dict(),
+            "data": f"{self.samples.fingerprint()} {kept}",
+            "network": f"{architecture(self.network)} {self.initial}",
+        }
+
+    def _save_progress(self, path: Path) -> None:
+        tensors = state_of(self.network)
+        for index, parameter in enumerate(self.trained.values()):
+            kept = self.optimizer.state[parameter].items()
+            tensors |= {f"{_KEPT}{index}.{key}": value for key, value in kept if value is not None}
+        tensors |= {f"{_REACH}{name}": reach for name, reach in (self.reach or {}).items()}
+        counters = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "length": self.length,
+            "kept": len(self.trajectory),
+        }
+        write_tensors(path, tensors, self._identity | counters)
+
+    def _resume(self, path: Path) -> None:
+        tensors, metadata = read_whole(path, "delete it, and training starts again"), read_metadata(path)
+        for what, value in self._identity.items():
+            if metadata.get(what) != value:
+                raise InputError(f"'{path.parent}' holds a training with another {what}: choose another folder.")
+        try:
+            self._take_over(metadata, tensors)
+        except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+            why = " ".join(str(error).split())
+            raise InputError(
+                f"'{path}' cannot be gone on from ({why}): delete it, and training starts again."
+            ) from None
+        self.trajectory = Trajectory.open(path.parent)
+        if len(self.trajectory) < metadata["kept"]:
+            raise InputError(f"'{path.parent}' has lost checkpoints: restore them or choose another folder.")
+        self.trajectory.truncate(metadata["kept"])
+
+    def _take_over(self, metadata: dict[str, Any], tensors: State) -> None:
+        """The state of a training that was kept."""
+        for index, parameter in enumerate(self.trained.values()):
+            prefix = f"{_KEPT}{index}."
+            kept = {name.removeprefix(prefix): tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
+            _check_kept(kept, parameter, self.recipe)
+            self.optimizer.state[parameter] = {key: value.to(self.device) for key, value in kept.items()}
+        if self.reach is not None:
+            reach = {name: tensors.pop(f"{_REACH}{name}") for name in self.reach}
+            check_state(reach, {name: tuple(p.shape) for name, p in self.trained.items()}, "what it has reached")
+            if any(reach[name].dtype != parameter.dtype for name, parameter in self.trained.items()):
+                raise ValueError("what it has reached is of another type")
+            self.reach = {name: tensor.to(self.device) for name, tensor in reach.items()}
+        check_state(tensors, shapes_of(self.network), "it")
+        load_state(self.network, tensors)
+        self.epoch, self.step, self.length = metadata["epoch"], metadata["step"], metadata["length"]
+        counted = [type(metadata[name]) is int and metadata[name] >= 0 for name in ("epoch", "step", "kept")]
+        if not all(counted) or type(self.length) is not float or self.step > self.total or not metadata["kept"]:
+            raise ValueError("it has counted wrongly")
+
+
+_KEPT, _REACH = "optimizer.", "reach."
+"""Before the names of what an optimiser keeps, and of how far each parameter could have gone, in files."""
+
+_KEPT_BY = {"sgd": {"momentum_buffer"}, "adam": {"step", "exp_avg", "exp_avg_sq"}}
+"""What each optimiser keeps of a parameter between steps."""
+
+
+def _optimizer(parameters: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
+    if recipe.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay)
+    return torch.optim.SGD(parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+
+
+def _check_kept(kept: State, parameter: nn.Parameter, recipe: Recipe) -> None:
+    """Refuse what an optimiser would not have kept of a parameter: nothing, if it had no gradient, or all of it."""
+    if kept.keys() not in (set(), _KEPT_BY[recipe.optimizer]):
+        raise ValueError(f"the optimiser keeps no {', '.join(sorted(kept))}")
+    for key, value in kept.items():
+        like = (value.shape, value.dtype) == (parameter.shape, parameter.dtype)
+        if not (value.shape == () and value >= 1 if key == "step" else like):
+            raise ValueError(f"the optimiser's {key} is of another parameter")
+
+
+def _scales(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, Tensor]:
+    """√v̂ + ε, by which Adam divides the step of each parameter that ever had a gradient."""
+    (group,) = optimizer.param_groups
+    beta, epsilon = group["betas"][1], group["eps"]
+    return {
+        cast(nn.Parameter, parameter): (kept["exp_avg_sq"] / (1 - beta ** float(kept["step"]))).sqrt() + epsilon
+        for parameter, kept in optimizer.state.items()
+        if kept
+    }
+
+
+def _others(count: int, without: np.ndarray | None) -> Tensor:
+    """Which of ``count`` samples stay ``(count,)``, given positions of those that do not."""
+    rows = np.asarray([] if without is None else without)
+    kept = np.ones(count, dtype=bool)
+    if rows.size and (rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= count):
+        raise InputError(f"there are {count} samples: those to leave out are given by position, from 0.")
+    kept[rows.astype(np.int64)] = False
+    if not kept.any():
+        raise InputError(f"all {count} samples are left out: nothing is left to train on.")
+    return torch.as_tensor(kept)
+
+
+def _epoch_seed(seed: int, epoch: int) -> int:
+    digest = hashlib.sha256(f"{seed}/{epoch}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")
+
+
+def _check_fit(network: nn.Module, samples: Samples, device: torch.device) -> None:
+    """Refuse a network that cannot read the samples or has too few outputs for their classes."""
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise InputError("the network has no parameters to train.")
+    check_classes(samples)
+    x, _ = samples.batch([0])
+    network.eval()
+    try:
+        with torch.no_grad():
+            outputs = network(x.to(device, dtype_of(network)))
+    except (RuntimeError, ValueError) as error:
+        raise InputError(
+            f"the network cannot read inputs of shape {samples.shape}: build it for this data ({error})."
+        ) from None
+    if outputs.dim() != 2 or outputs.shape[1] < len(samples.classes):
+        raise InputError(
+            f"the network gives outputs of shape {tuple(outputs.shape[1:])} but the data has "
+            f"{len(samples.classes)} classes: build it with classes={len(samples.classes)}."
+        )

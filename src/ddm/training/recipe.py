@@ -1,0 +1,71 @@
+"""The recipe 𝒜: how a target is trained, by stochastic gradient descent or Adam."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ddm.compute.validation import check_types
+from ddm.errors import InputError
+from ddm.training import augment as augmentation
+
+SCHEDULES = ("constant", "cosine", "step")
+OPTIMIZERS = ("sgd", "adam")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the target is trained: with θ_0, enough to train it again exactly.
+
+    epochs:           passes over the training set
+    lr:               learning rate η_a at the start
+    batch_size:       samples a step
+    momentum:         of SGD; 0 is plain gradient descent
+    weight_decay:     added to the gradient, of either
+    schedule:         constant, cosine (to zero), or step (a tenth after half, a hundredth after three quarters)
+    augment:          none, flip, shift or flip-shift
+    checkpoint_every: optimiser steps between checkpoints; None is one an epoch
+    seed:             of batch order, augmentation and dropout (a network's own seed draws θ_0)
+    optimizer:        sgd or adam
+    amp:              whether forward passes take bfloat16 where torch finds that safe (automatic mixed precision)
+    """
+
+    epochs: int = 30
+    lr: float = 0.1
+    batch_size: int = 64
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+    augment: str = "none"
+    checkpoint_every: int | None = None
+    seed: int = 0
+    optimizer: str = "sgd"
+    amp: bool = False
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        every = 1 if self.checkpoint_every is None else self.checkpoint_every
+        if self.epochs < 1 or self.batch_size < 1 or every < 1:
+            raise InputError("epochs, batch size and steps between checkpoints must each be at least 1.")
+        if not (self.lr > 0 and 0 <= self.momentum < 1 and self.weight_decay >= 0):
+            raise InputError("a recipe needs lr > 0, 0 ≤ momentum < 1 and weight decay ≥ 0.")
+        for what, known in (("schedule", SCHEDULES), ("optimizer", OPTIMIZERS)):
+            if getattr(self, what) not in known:
+                raise InputError(f"there is no {what} '{getattr(self, what)}': use one of {', '.join(known)}.")
+        if self.optimizer == "adam" and self.momentum:
+            raise InputError("Adam has a momentum of its own: leave momentum at 0.")
+        augmentation.check(self.augment)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values, without mixed precision that is not used: as they were before there was any."""
+        return {name: value for name, value in asdict(self).items() if name != "amp" or value}
+
+    def lr_at(self, step: int, total: int) -> float:
+        """Learning rate of optimiser step ``step`` of ``total``."""
+        progress = step / total
+        if self.schedule == "cosine":
+            return self.lr * 0.5 * (1 + math.cos(math.pi * progress))
+        if self.schedule == "step":
+            return self.lr * (0.01 if progress >= 0.75 else 0.1 if progress >= 0.5 else 1.0)
+        return self.lr

@@ -1,0 +1,220 @@
+"""Exact unlearning 𝒰: really retraining from θ_0 without some samples, by the same recipe. The ground truth.
+
+Each retrained model is saved as soon as it exists under a name that says what it was trained from and without, so that
+work that was killed goes on, and nothing is trained twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ddm.compute import engine
+from ddm.compute.engine import Engine
+from ddm.compute.files import read_metadata, read_tensors, read_whole, write_tensors
+from ddm.curvature.gradients import loss_gradient
+from ddm.data.samples import Samples
+from ddm.errors import InputError
+from ddm.groups.partition import Partition
+from ddm.networks.flat import State, check_state, state_of
+from ddm.training.loop import train
+from ddm.training.recipe import Recipe
+from ddm.training.target import Loss, Target, architecture, hash_of_state, loss_name
+from ddm.truth.code_hash import hash_of_code
+
+Retrain = Callable[[np.ndarray, int], nn.Module]
+"""``retrain(rows, order)``: the network trained again without the training samples at ``rows``, with batch order 0 (the
+target's own), 1, 2, …"""
+
+
+NO_ROWS = np.array([], dtype=np.int64)
+"""The removal that removes nothing: the retraining that others are compared with."""
+
+
+class Exact:
+    """Retrained models of a target, made on demand.
+
+    target:    what is retrained; its θ_0 and recipe are used again
+    samples:   what it was trained on
+    directory: where models are kept
+    retrain:   how, for a training loop of the user's own; if its code changes, models are made again
+    workers:   local processes, one thread each (default: as many as cores)
+    engine:    where they are retrained, e.g. dask://HOST:PORT; the models are kept here all the same
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        samples: Samples,
+        directory: Path | str,
+        *,
+        retrain: Retrain | None = None,
+        workers: int | None = None,
+        engine: Engine = None,
+    ) -> None:
+        if retrain is None and target.recipe is None:
+            raise InputError(
+                "this target was trained by a loop of your own: give by= or Exact(…, retrain=) a function of "
+                "(positions of the samples to leave out, number of the batch order) that trains again and returns the "
+                "network."
+            )
+        self.target, self.samples = target, samples
+        self.directory = Path(directory).absolute()  # the caller may go elsewhere
+        self.retrain, self.workers, self.engine = retrain, workers, engine
+        self._origin = _origin(target, samples, retrain)
+
+    def make(self, removals: Sequence[np.ndarray], orders: Sequence[int]) -> None:
+        """Retrain without the rows of each removal, with each batch order, unless it was done before."""
+        jobs = self._missing(removals, orders)
+        work = _Retrain(self._trainer())
+        for name, state, seconds in engine.each(
+            work, list(jobs.values()), engine=self.engine, workers=self.workers, what="retraining"
+        ):
+            write_tensors(self.directory / name, state, {"seconds": seconds})
+
+    def missing(self, removals: Sequence[np.ndarray], order: int = 0) -> int:
+        """How many of these retrainings have not been made yet."""
+        return len(self._missing(removals, [order]))
+
+    def _missing(self, removals: Sequence[np.ndarray], orders: Sequence[int]) -> dict[str, _Job]:
+        jobs: dict[str, _Job] = {}
+        for order in orders:
+            for rows in removals:
+                path = self._path(rows, order)
+                if not path.exists():
+                    jobs[path.name] = _Job(path.name, np.sort(rows), order)
+        return jobs
+
+    def states(self, removals: Sequence[np.ndarray], order: int = 0) -> Iterator[State]:
+        """Parameters and buffers of the model without each removal's rows."""
+        self.make(removals, [order])
+        for rows in removals:
+            path = self._path(rows, order)
+            state = read_whole(path, "delete it, and it is made again")
+            check_state(state, self.target.shapes, f"'{path}'")
+            yield state
+
+    def outputs(self, removals: Sequence[np.ndarray], order: int, x: Tensor) -> Tensor:
+        """Logits ``(M, n, L)`` for inputs ``x (n, ...)`` without each of M removals' rows."""
+        return torch.stack([self._forward(state, x) for state in self.states(removals, order)])
+
+    def estimate(self) -> float | None:
+        """Seconds that one retraining will take, from one step of it; None for a loop of the user's own."""
+        recipe = self.target.recipe
+        if self.retrain is not None or recipe is None:
+            return None
+        x, y = self.samples.batch(np.arange(min(recipe.batch_size, len(self.samples))))
+        theta, fixed = self.target.at(0)
+        times = []
+        for _ in range(3):
+            started = time.perf_counter()
+            loss_gradient(self.target, theta, fixed, x, y, recipe.batch_size)
+            times.append(time.perf_counter() - started)
+        return min(times) * recipe.epochs * math.ceil(len(self.samples) / recipe.batch_size)
+
+    def seconds(self, removals: Sequence[np.ndarray], order: int = 0) -> float:
+        """Mean time of these retrainings, each on one thread, as measured when they were made."""
+        self.make(removals, [order])
+        return float(np.mean([_seconds(self._path(rows, order)) for rows in removals]))
+
+    def bytes(self, removals: Sequence[np.ndarray], order: int = 0) -> int:
+        """What the parameters of these models take."""
+        states = (read_tensors(self._path(rows, order)) for rows in removals)
+        return sum(tensor.nbytes for state in states for tensor in state.values())
+
+    def _forward(self, state: State, x: Tensor) -> Tensor:
+        flat, device = self.target.flat, self.target.device
+        state = {name: tensor.to(device) for name, tensor in state.items()}
+        theta, fixed = flat.vector(state), flat.fixed(state)
+        with torch.no_grad():
+            return torch.cat([flat(theta, fixed, part.to(device)) for part in x.split(512)]).cpu()
+
+    def _trainer(self) -> Retrain:
+        target = self.target
+        if self.retrain is not None or target.recipe is None:
+            assert self.retrain is not None
+            return self.retrain
+        start = target.flat.module(*target.at(0))
+        return _Recipe(start, self.samples, target.recipe, target.loss, str(target.device))
+
+    def _path(self, rows: np.ndarray, order: int) -> Path:
+        text = json.dumps([self._origin, order, np.sort(rows).tolist()])
+        return self.directory / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.safetensors"
+
+
+def group_rows(partition: Partition, removed: np.ndarray) -> list[np.ndarray]:
+    """Positions of the samples that each perturbation ``removed (M, K)`` takes away."""
+    return [np.flatnonzero(row[partition.groups]) for row in removed]
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """Retrains a network by its recipe, keeping the target's batches and dropping the samples that are left out."""
+
+    network: nn.Module
+    samples: Samples
+    recipe: Recipe
+    loss: Loss
+    device: str
+
+    def __call__(self, rows: np.ndarray, order: int) -> nn.Module:
+        recipe = replace(self.recipe, seed=self.recipe.seed + order)
+        return train(self.network, self.samples, recipe, loss=self.loss, without=rows, device=self.device).network
+
+
+@dataclass(frozen=True)
+class _Job:
+    name: str
+    rows: np.ndarray
+    order: int
+
+    def __str__(self) -> str:
+        return f"without {len(self.rows)} samples, batch order {self.order}"
+
+
+@dataclass(frozen=True)
+class _Retrain:
+    """Does a job: the name of its file, the state that was trained, and the seconds that took."""
+
+    retrain: Retrain
+
+    def __call__(self, job: _Job) -> tuple[str, State, float]:
+        started = time.perf_counter()
+        state = state_of(self.retrain(job.rows, job.order))
+        seconds = time.perf_counter() - started
+        return job.name, {name: tensor.cpu() for name, tensor in state.items()}, seconds
+
+
+def _seconds(path: Path) -> float:
+    """What a kept retraining took."""
+    seconds = read_metadata(path).get("seconds")
+    if not isinstance(seconds, float) or not math.isfinite(seconds):
+        raise InputError(f"'{path}' does not say what it took: delete it, and it is made again.")
+    return seconds
+
+
+def _origin(target: Target, samples: Samples, retrain: Retrain | None) -> list[str]:
+    """What a retrained model was made from, as text that can be compared."""
+    if retrain is None:
+        how = json.dumps(target.recipe.to_dict(), sort_keys=True) if target.recipe is not None else ""
+        start = hash_of_state(target.trajectory[0])
+    else:
+        how = f"own {hash_of_code(retrain)}"
+        start = target.fingerprint()
+    network = [architecture(target.network), str(target.network), *target.flat.shapes]  # the last are what is trained
+    return [*network, _loss_key(target.loss), start, how, samples.fingerprint()]
+
+
+def _loss_key(loss: Loss) -> str:
+    """What identifies a loss: torch's cross-entropy by name, one of the user's own by its code too."""
+    return loss_name(loss) if loss is F.cross_entropy else f"{loss_name(loss)} {hash_of_code(loss)}"

@@ -1,0 +1,136 @@
+"""Shares of samples: that they add up, agree with brute force, and point at the samples that did it."""
+
+import numpy as np
+import pytest
+import torch
+
+import ddm
+from ddm.truth.retraining import Exact
+
+
+@pytest.fixture(scope="module")
+def question(digits, datamodel):
+    """The test sample the target is least sure of."""
+    x, _ = digits.test.batch()
+    return digits.test[int(datamodel.target.outputs(x).softmax(1).amax(1).argmin())]
+
+
+@pytest.mark.parametrize("objective", ["prediction", "loss", "correctness", "probabilities", "logits", "stability"])
+def test_shares_add_up_to_the_effect_of_the_group(datamodel, question, objective):
+    found = datamodel.shares(question, 4, objective)
+    effect = datamodel.attribute(question, objective)
+    assert found.values.sum() == pytest.approx(found.effect, rel=1e-9)
+    assert found.effect == pytest.approx(effect.scores[4], rel=1e-4)
+    assert sorted(found.rows) == sorted(datamodel.partition.rows(4))
+    assert (np.diff(found.values * np.sign(found.effect)) <= 1e-12).all()
+
+
+def test_by_default_they_are_of_the_group_that_is_traced(datamodel, question):
+    assert datamodel.shares(question).group == datamodel.trace(question).group
+
+
+def test_a_class_can_be_chosen(datamodel, question):
+    found = datamodel.shares(question, 4, "probabilities", output="7")
+    assert found.values.sum() == pytest.approx(
+        datamodel.attribute(question, "probabilities").on("7").scores[4], rel=1e-4
+    )
+
+
+def test_shares_of_a_logit_are_the_responses_of_single_samples(datamodel, digits, question):
+    """A logit is linear in the step, so each share is the change that the sample's own response makes."""
+    found = datamodel.shares(question, 4, "logits", output="3")
+    responses = datamodel._responses(None)
+    members = [np.array([row]) for row in found.rows]
+    single = responses.curvature.solve(responses.pulls(members))
+    target = datamodel.target
+    logit = torch.func.grad(lambda theta: target.flat(theta, target.fixed, question[0][None])[0, 3])(target.theta)
+    wanted = (single @ logit).numpy()
+    wanted = wanted * found.effect / wanted.sum()
+    np.testing.assert_allclose(found.values, wanted, rtol=0.02, atol=0.01 * np.abs(wanted).max())
+
+
+@pytest.mark.slow
+def test_retraining_without_the_top_half_does_more_than_without_the_bottom_half():
+    data = ddm.datasets.load("digits", limit=600)
+    network = ddm.networks.ConvNet(data.train.shape, len(data.classes), width=8, depth=2)
+    target = ddm.train(network, data.train, ddm.Recipe(epochs=12, lr=0.1, batch_size=32))
+    datamodel = ddm.DistilledDatamodel.fit(target, data.train, clusters=3, curvature=2048, bank=60)
+    x, y = data.test.batch()
+    unsure = target.outputs(x).softmax(1).amax(1).argsort()[:12]
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        exact = Exact(target, data.train, folder)
+        wins = []
+        for index in unsure.tolist():
+            question = x[index : index + 1], y[index : index + 1]
+            group = datamodel.trace(question, "loss").group
+            shares = datamodel.shares(question, group, "loss")
+            half = len(shares) // 2
+            base = torch.nn.functional.cross_entropy(target.outputs(question[0]), question[1])
+            losses = torch.nn.functional.cross_entropy(
+                exact.outputs([shares.rows[:half], shares.rows[-half:]], 0, question[0])[:, 0],
+                question[1].expand(2),
+                reduction="none",
+            )
+            top, bottom = ((losses - base) * np.sign(shares.effect)).tolist()
+            wins.append(top > bottom)
+    assert np.mean(wins) >= 0.75
+
+
+def test_counting_objectives_and_missing_training_sets_are_refused(refused, datamodel, digits, question, tmp_path):
+    with refused("accuracy", "loss"):
+        datamodel.shares(question, 4, "accuracy")
+    datamodel.save(tmp_path)
+    loaded = ddm.load(tmp_path)
+    with refused("training set", "train="):
+        loaded.shares(question, 4)
+    with refused("another training set"):
+        loaded.shares(question, 4, train=digits.test)
+    found = loaded.shares(question, 4, train=digits.train)
+    whole = datamodel.shares(question, 4).values
+    np.testing.assert_allclose(found.values, whole, rtol=1e-3, atol=1e-3 * np.abs(whole).max())
+
+
+def test_shares_can_be_looked_at(datamodel, digits, question, tmp_path):
+    found = datamodel.shares(question, 4)
+    found.plot(digits.train, 3).savefig(tmp_path / "shares.png")
+    assert (tmp_path / "shares.png").stat().st_size > 1000
+    assert len(found.to_dataframe()) == len(found)
+    assert "shares" in repr(found)
+    assert [one["sample"] for one in found.to_dict()["samples"]] == found.rows.tolist()
+
+
+def test_verified_answers_are_those_of_retraining(datamodel, digits, question, tmp_path, capsys):
+    found = datamodel.trace(question, verify=2, directory=tmp_path)
+    assert "3 retrainings: 2 without one group each, and one with all groups" in capsys.readouterr().err
+    candidates = [name for name, _ in found.clusters.top(2)]
+    assert set(found.verified.names) == set(candidates)
+    exact = Exact(datamodel.target, digits.train, tmp_path)
+    base = datamodel.target.outputs(question[0][None]).softmax(1)
+    for name, effect in found.verified.top(2):
+        outputs = exact.outputs([datamodel.partition.members(name)], 0, question[0][None])[0].softmax(1)
+        assert effect == pytest.approx(float((outputs - base).square().sum()), rel=1e-4)
+    assert (found.group, found.effect) == found.verified.top(1)[0]
+    assert found.to_dict()["verified"]["groups"][0]["group"] == found.group
+    assert "verified" in repr(found)
+
+
+def test_verified_effects_compare_retrainings_with_each_other_not_with_the_target(datamodel, question):
+    """A retraining may differ from the target for other reasons than a removal, such as its number of threads."""
+    target = datamodel.target
+
+    def biased(rows, order):
+        network = target.flat.module(target.theta, target.fixed)
+        with torch.no_grad():
+            list(network.parameters())[-1].add_(torch.arange(10.0) + (len(rows) > 0))
+        return network
+
+    found = datamodel.trace(question, "logits", verify=2, by=biased, workers=1)
+    np.testing.assert_allclose(found.verified.matrix, 1.0, atol=1e-4)
+
+
+def test_fast_attributions_agree_with_those_of_models(datamodel, digits):
+    x, y = digits.test.batch(slice(0, 20))
+    exact, fast = (datamodel.attribute((x, y), "loss", fast=fast).scores for fast in (False, True))
+    assert np.corrcoef(exact, fast)[0, 1] > 0.95

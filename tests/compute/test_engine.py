@@ -1,0 +1,191 @@
+"""Independent pieces of work give the same results wherever they run."""
+
+import contextlib
+import io
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from pieces import failing
+
+import ddm
+from ddm.compute import engine, progress
+from ddm.compute.backends import Place
+
+WHERE = pytest.mark.parametrize("workers", [1, 2], ids=["here", "processes"])
+
+
+@pytest.fixture
+def two_threads():
+    """A caller with more than one thread, as on any machine with more than one core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def trained(seed):
+    data = ddm.datasets.load("digits", limit=120)
+    network = ddm.networks.ConvNet(width=4, depth=1)
+    return seed, ddm.train(network, data.train, ddm.Recipe(epochs=2, seed=seed)).theta
+
+
+def test_a_training_gives_the_same_bits_in_one_process_and_in_two(two_threads):
+    here, there = (dict(engine.each(trained, range(4), workers=workers)) for workers in (1, 2))
+    assert here.keys() == there.keys() == set(range(4))
+    assert all(torch.equal(here[seed], there[seed]) for seed in here)
+    assert not torch.equal(here[0], here[1])
+
+
+@WHERE
+def test_a_piece_has_one_thread_and_no_bar_and_the_caller_keeps_its_threads(two_threads, workers):
+    def inside(_):
+        return torch.get_num_threads(), progress._silent
+
+    for found in engine.each(inside, range(3), workers=workers):
+        assert found == (1, 1)
+        assert torch.get_num_threads() == 2  # between pieces as well
+    assert torch.get_num_threads() == 2
+    assert progress._silent == 0
+
+
+def test_only_the_outer_bar_is_shown(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    def work(_):
+        with progress.bar("inner", 1):
+            time.sleep(0.05)
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(progress, "_PATIENCE", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    list(engine.each(work, range(3), workers=1, what="outer"))
+    assert "outer" in sys.stderr.getvalue()
+    assert "inner" not in sys.stderr.getvalue()
+
+
+def test_results_come_one_by_one():
+    done = []
+    results = engine.each(done.append, range(3), workers=1)
+    assert done == []
+    next(results)
+    assert done == [0]
+    results.close()
+    assert done == [0]
+
+
+@pytest.mark.parametrize(("count", "used"), [(2, [0, 1, 0, 1]), (1, [])])
+def test_pieces_take_several_gpus_in_turn(count, used, monkeypatch):
+    taken = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "device", lambda number: contextlib.nullcontext(taken.append(number)))
+    assert sorted(engine.each(abs, [-1, -2, -3, -4], engine="serial")) == [1, 2, 3, 4]
+    assert taken == used
+
+
+@pytest.mark.parametrize("workers", [None, 1, 5])
+def test_no_pieces_are_no_work(workers):
+    assert list(engine.each(trained, [], workers=workers)) == []
+
+
+@WHERE
+def test_a_piece_that_fails_is_tried_again(tmp_path, workers):
+    def work(piece):
+        tried = tmp_path / str(piece)
+        if piece == 1 and not tried.exists():
+            tried.touch()
+            raise OSError("for a moment")
+        return piece
+
+    assert sorted(engine.each(work, range(3), workers=workers)) == [0, 1, 2]
+    assert (tmp_path / "1").exists()
+
+
+@WHERE
+def test_a_piece_that_always_fails_is_named_after_three_tries_and_the_others_are_kept(tmp_path, refused, workers):
+    work, kept = failing("b", tmp_path / "tries"), []
+    with refused("retraining: piece 2 of 3 (b) failed 3 times", "RuntimeError: cannot be done", "the other 2 are done"):
+        for result in engine.each(work, "abc", workers=workers, what="retraining"):
+            kept.append(result)
+    assert sorted(kept) == ["a", "c"]
+    assert (tmp_path / "tries").read_text() == "xxx"
+
+
+def test_a_process_that_dies_is_replaced_and_one_piece_that_kills_is_found_among_others(tmp_path, refused):
+    home = os.getpid()
+
+    def work(piece):
+        if piece == 2 and os.getpid() != home:
+            with (tmp_path / "tries").open("a") as file:
+                file.write("x")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return piece
+
+    kept = []
+    with refused("piece 3 of 5 (2) failed 3 times", "the other 4 are done"):
+        for result in engine.each(work, range(5), workers=2):
+            kept.append(result)
+    assert sorted(kept) == [0, 1, 3, 4]
+    assert (tmp_path / "tries").read_text() == "xxx"
+
+
+def test_what_pieces_share_is_unpacked_once_a_process():
+    class Work:
+        def __init__(self):
+            self.ballast, self.seen = torch.zeros(10**5), 0
+
+        def __call__(self, piece):
+            self.seen += 1
+            return os.getpid(), self.seen
+
+    found = list(engine.each(Work(), range(6), workers=2))
+    assert os.getpid() not in {process for process, _ in found}
+    for process in {process for process, _ in found}:
+        seen = sorted(count for other, count in found if other == process)
+        assert seen == list(range(1, 1 + len(seen)))  # one object has seen them all
+
+
+def test_work_that_cannot_be_sent_is_refused(refused):
+    lock = threading.Lock()
+    with refused("cannot be sent", "workers=1"):
+        list(engine.each(lambda piece: (lock, piece), range(3), workers=2))
+
+
+@WHERE  # last: a failure ends the processes
+def test_a_failure_reaches_the_caller_and_finished_pieces_are_kept(tmp_path, two_threads, workers):
+    pieces = [str(tmp_path / name) for name in "abcd"]
+
+    def work(piece):
+        if piece == pieces[-1]:
+            while not all(Path(other).exists() for other in pieces[:-1]):
+                time.sleep(0.01)
+            raise ddm.InputError("the last one cannot be done.")
+        Path(piece).write_text("done")
+        return piece
+
+    with pytest.raises(ddm.InputError, match="the last one cannot be done"):
+        list(engine.each(work, pieces, workers=workers))
+    assert sorted(str(path) for path in tmp_path.iterdir()) == pieces[:-1]
+    assert torch.get_num_threads() == 2
+    assert progress._silent == 0
+
+
+def test_an_engine_that_starts_nothing_is_given_up(monkeypatch, refused):
+    tried = []
+
+    def run(place, calls, shared, count):
+        tried.append(place)
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Place, "run", run)
+    with refused("no work can be started", "OSError: No space left on device"):
+        list(engine.each(str, range(4), workers=2))
+    assert len(tried) == 3

@@ -1,0 +1,209 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import ddm
+from ddm.counterfactual import displaced as module
+from ddm.counterfactual.counterfactuals import Counterfactuals
+from ddm.curvature import gradients
+from ddm.distil.gradient import match as gradient
+from ddm.errors import InputError
+
+
+def by_hand(datamodel, removed):
+    """The fine-tuning written as a plain training loop."""
+    synset = datamodel.synset
+    network = datamodel.target.flat.module(datamodel.target.theta, datamodel.target.fixed)
+    for _ in range(synset.steps):
+        network.zero_grad()
+        for group in removed:
+            targets = synset.targets[group].argmax(-1) if synset.hard else synset.targets[group]
+            images = synset.images[0 if synset.shared else group]
+            loss = nn.functional.cross_entropy(network(images), targets)
+            (loss * synset.lengths[group] / synset.steps).backward()
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter -= parameter.grad
+    return network
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"matching": "response"},
+        {},
+        {"finetune_steps": 4},
+        {"labels": "hard", "ipc": 2},
+        {"step_size": 0.01, "finetune_steps": 3},
+        {"matching": "forward"},
+    ],
+)
+@pytest.mark.parametrize("large", [False, True])
+def test_a_counterfactual_is_the_target_fine_tuned_on_the_synset_of_the_removed_groups(
+    target, digits, changes, large, monkeypatch
+):
+    if large:  # as networks are treated that are too large to be vectorised
+        monkeypatch.setattr(gradient, "_FEW_PARAMETERS", 0)
+        monkeypatch.setattr(module, "_FEW_PARAMETERS", 0)
+    datamodel = ddm.DistilledDatamodel.fit(
+        target, digits.train, clusters=1, steps=3, **{"matching": "reverse", **changes}
+    )
+    x, _ = digits.test.batch()
+    for removed in ([2], [0, 5, 7]):
+        found = datamodel.counterfactual(removed)(x).detach()
+        torch.testing.assert_close(found, by_hand(datamodel, removed)(x).detach(), rtol=1e-3, atol=1e-4)
+        design = datamodel.partition.mask(removed)[None]
+        torch.testing.assert_close(datamodel.outputs(x[:2], design)[0], found[:2], rtol=1e-3, atol=1e-4)
+        assert not torch.allclose(found, target.outputs(x), atol=1e-5)
+
+
+def test_removing_nothing_gives_the_target(datamodel, digits):
+    x, _ = digits.test.batch()
+    torch.testing.assert_close(datamodel.counterfactual([])(x), datamodel.target.outputs(x))
+
+
+def test_the_models_of_a_design_are_the_models_one_by_one(datamodel, digits, monkeypatch):
+    removed = np.random.default_rng(0).random((5, len(datamodel.partition))) < 0.3
+    x, _ = digits.test.batch(slice(0, 9))
+    single = torch.stack([datamodel.counterfactual(np.flatnonzero(row))(x) for row in removed])
+    torch.testing.assert_close(datamodel.outputs(x, removed), single, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(datamodel.outputs(x[:1], removed), single[:, :1], rtol=1e-3, atol=1e-4)
+    monkeypatch.setattr(module, "BUDGET", 4 * datamodel.target.flat.size * 2)  # two models at a time, nothing kept
+    small = Counterfactuals(datamodel.target, datamodel.synset)
+    torch.testing.assert_close(small.outputs(removed, x), single, rtol=1e-3, atol=1e-4)
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """How many directions each call made."""
+    made, found = Counterfactuals._steps_of, []
+    monkeypatch.setattr(
+        Counterfactuals, "_steps_of", lambda self, some, theta: found.append(len(some)) or made(self, some, theta)
+    )
+    return found
+
+
+@pytest.mark.parametrize("changes", [{}, {"matching": "reverse", "steps": 2}], ids=["shared", "own"])
+@pytest.mark.parametrize("fast", [False, True])
+def test_no_more_directions_are_held_than_fit_the_budget(target, digits, changes, fast, held, monkeypatch):
+    datamodel = ddm.DistilledDatamodel.fit(target, digits.train, clusters=3, **{"curvature": 512, "bank": 40} | changes)
+    groups = len(datamodel.partition)
+    removed = np.vstack([np.random.default_rng(0).random((5, groups)) < 0.5, np.eye(groups, dtype=bool)])
+    x, _ = digits.test.batch(slice(0, 6))
+    whole = datamodel._clusters.outputs(removed, x, fast=fast)
+    held.clear()
+    monkeypatch.setattr(module, "BUDGET", 4 * target.flat.size * 4)
+    monkeypatch.setattr(gradients, "_TOGETHER", 10 * target.flat.size * 2)  # two inputs at a time
+    found = Counterfactuals(target, datamodel.synset).outputs(removed, x, fast=fast)
+    torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-5)
+    assert max(held) == 4
+    if fast:
+        assert sum(held) == groups  # each once, however many inputs there are
+
+
+def test_several_steps_hold_no_more_directions_than_fit_the_budget(target, digits, held, monkeypatch):
+    datamodel = ddm.DistilledDatamodel.fit(
+        target, digits.train, clusters=2, matching="reverse", steps=2, finetune_steps=3
+    )
+    removed = np.random.default_rng(0).random((2, len(datamodel.partition))) < 0.5
+    whole = datamodel._clusters.parameters(removed)
+    held.clear()
+    monkeypatch.setattr(module, "BUDGET", 4 * target.flat.size * 3)
+    torch.testing.assert_close(datamodel._clusters.parameters(removed), whole, rtol=1e-4, atol=1e-6)
+    assert max(held) == 3
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_removing_nothing_gives_the_target_however_little_fits(target, digits, steps, monkeypatch):
+    datamodel = ddm.DistilledDatamodel.fit(
+        target, digits.train, clusters=1, matching="reverse", steps=2, finetune_steps=steps
+    )
+    monkeypatch.setattr(module, "BUDGET", 4 * target.flat.size)
+    x, _ = digits.test.batch(slice(0, 3))
+    torch.testing.assert_close(datamodel.counterfactual([])(x), target.outputs(x))
+
+
+def test_one_step_effects_on_parameters_add_up_over_groups(datamodel):
+    alone = datamodel._clusters.parameters(np.eye(len(datamodel.partition), dtype=bool)[:3]) - datamodel.target.theta
+    union = datamodel.partition.mask([0, 1, 2])[None]
+    together = datamodel._clusters.parameters(union)[0] - datamodel.target.theta
+    torch.testing.assert_close(together, alone.sum(0), rtol=1e-4, atol=1e-6)
+
+
+def test_a_counterfactual_can_be_saved_loaded_trained_and_called(datamodel, digits, tmp_path):
+    network = datamodel.counterfactual(["3/0", 4])
+    ddm.networks.save(network, tmp_path / "model.safetensors")
+    x, y = digits.test.batch()
+    torch.testing.assert_close(ddm.networks.load(tmp_path / "model.safetensors").eval()(x), network(x))
+    torch.save(network.state_dict(), tmp_path / "state.pt")
+    again = ddm.networks.from_spec(network.spec)
+    again.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    torch.testing.assert_close(again.eval()(x), network(x))
+    nn.functional.cross_entropy(network(x), y).backward()
+    assert all(parameter.grad is not None for parameter in network.parameters())
+
+
+def test_groups_are_named_by_number_or_name_and_unknown_ones_refused(datamodel, digits):
+    x, _ = digits.test.batch(slice(0, 3))
+    index = datamodel.partition.index("3/1")
+    torch.testing.assert_close(datamodel.counterfactual("3/1")(x), datamodel.counterfactual(index)(x))
+    for group in ("3/99", 1000, -1, "", "³"):
+        with pytest.raises(InputError, match="there is no group"):
+            datamodel.counterfactual(group)
+
+
+def test_removing_every_group_is_refused(datamodel, refused):
+    with refused("every group", "keep at least one"):
+        datamodel.counterfactual(datamodel.partition.names)
+    datamodel.counterfactual(datamodel.partition.names[1:])
+
+
+def test_a_design_that_removes_every_group_at_once_is_refused(datamodel, digits, refused):
+    design = 1 - np.eye(len(datamodel.partition), dtype=int)
+    design[3] = 0
+    with refused("row 3", "every group"):
+        datamodel.attribute(digits.test[0], design=design)
+
+
+def test_a_design_of_the_wrong_width_is_refused(datamodel, digits):
+    with pytest.raises(InputError, match="do not fit"):
+        datamodel.outputs(digits.test.batch()[0], np.zeros((2, 3), dtype=bool))
+
+
+class Own(nn.Module):
+    """A user's network with BatchNorm, dropout and a frozen layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen = nn.Conv2d(1, 1, 1).requires_grad_(False)
+        self.body = nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(2))
+        self.head = nn.Sequential(nn.Flatten(), nn.Dropout(0.2), nn.Linear(24, 10))
+
+    def forward(self, x):
+        return self.head(self.body(self.frozen(x)))
+
+
+def test_a_network_of_the_users_own_with_batchnorm_keeps_its_statistics_and_frozen_layers(digits):
+    torch.manual_seed(0)
+    recorder = ddm.Recorder(model := Own())
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    x, y = digits.train.batch()
+    for _ in range(3):
+        model.train()
+        for rows in torch.arange(len(x)).split(50):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+        recorder.snapshot()
+    datamodel = ddm.DistilledDatamodel.fit(recorder.target(), digits.train, clusters=2, steps=5)
+    without = datamodel.counterfactual([0, 1])
+    assert type(without) is Own
+    assert not without.training
+    for name, value in without.state_dict().items():
+        same = torch.equal(value, model.state_dict()[name])
+        assert same == ("running" in name or "num_batches" in name or "frozen" in name), name
+    found = datamodel.attribute(digits.test[0], "probabilities")
+    assert np.isfinite(found.matrix).all()
+    # Probabilities add up to one, so effects on them add up to nothing: dropout in the models would break this.
+    np.testing.assert_allclose(found.matrix.sum(1), 0, atol=1e-6)

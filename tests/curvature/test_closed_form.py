@@ -1,0 +1,125 @@
+"""Leave-group-out of models whose solution is known, against what the datamodel says."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import ddm
+from ddm.distil.gradient import calibration
+from ddm.distil.gradient.calibration import calibrated, curvature
+
+N, D, K = 4000, 6, 20
+TOLERANCE = 0.05
+"""A group's own curvature differs from that of all data by about √(D / (N/K)) = 0.17 at most; a step sees 1/K of it."""
+
+
+def solve(x, y, kept):
+    """The exact minimiser (2, D) of the mean cross-entropy of a linear softmax model, by Newton's method."""
+    x, y = x[kept], y[kept]
+    difference = torch.zeros(D, dtype=torch.float64)
+    for _ in range(50):
+        p = torch.sigmoid(x @ difference)
+        slope = x.T @ (p - y) / len(x)
+        bend = (x.T * (p * (1 - p))) @ x / len(x)
+        difference = difference - torch.linalg.solve(bend, slope)
+    return torch.stack([-difference / 2, difference / 2])
+
+
+def linear(weight):
+    network = nn.Linear(weight.shape[1], weight.shape[0], bias=False).double()
+    network.weight.data.copy_(weight)
+    return network
+
+
+@pytest.fixture(scope="module", params=["reverse", "response"])
+def logistic(request):
+    """Whitened inputs with faint labels: the curvature is then nearly isotropic, and one step is enough."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(N, D, generator=generator, dtype=torch.float64)
+    x = x @ torch.linalg.inv(torch.linalg.cholesky(x.T @ x / N)).T
+    y = (torch.rand(N, generator=generator) < torch.sigmoid(0.5 * x[:, 0])).double()
+    samples = ddm.Samples.make(x, y.long())
+    x = samples.batch()[0].double()  # as stored, in single precision
+    groups = np.arange(N) % K
+    everything = torch.ones(N, dtype=torch.bool)
+    recorder = ddm.Recorder(linear(solve(x, y, everything)))
+    for _ in range(2):
+        recorder.snapshot(length=1e4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "_SAMPLES", N)  # the exact curvature
+        datamodel = ddm.DistilledDatamodel.fit(
+            recorder.target(), samples, partition=groups, matching=request.param, distance="cosine", steps=300
+        )
+    without = [solve(x, y, torch.as_tensor(groups != k)) for k in range(K)]
+    return samples, datamodel, without
+
+
+def test_parameters_without_a_group_are_those_of_the_exact_solution(logistic):
+    _, datamodel, without = logistic
+    theta = datamodel.target.theta.view(2, D)
+    for group in range(K):
+        true = (without[group] - theta).flatten()
+        removed = datamodel.partition.mask(group)[None]
+        found = datamodel._clusters.parameters(removed)[0] - theta.flatten()
+        assert F.cosine_similarity(true, found, dim=0) > 0.99
+        assert 1 - TOLERANCE < found.norm() / true.norm() < 1 + TOLERANCE
+
+
+def test_attribution_is_the_difference_that_exact_retraining_makes(logistic):
+    samples, datamodel, without = logistic
+    found = datamodel.attribute(samples[:1], "logits").matrix
+    x = samples.batch([0])[0].double()
+    baseline = datamodel.target.outputs(x)[0]
+    true = torch.stack([(weight @ x[0]) - baseline for weight in without]).numpy()
+    assert np.corrcoef(found.ravel(), true.ravel())[0, 1] > 0.97
+    assert np.polyfit(true.ravel(), found.ravel(), 1)[0] == pytest.approx(1, abs=TOLERANCE)
+
+
+def test_accuracy_effects_have_the_sign_that_exact_retraining_gives_the_loss(logistic):
+    samples, datamodel, without = logistic
+    x, y = samples.batch()
+    base = F.cross_entropy(datamodel.target.outputs(x), y)
+    true = [float(F.cross_entropy(x.double() @ weight.T, y) - base) for weight in without]
+    found = datamodel.attribute(samples, "loss").scores
+    assert all(value > 0 for value in true)  # leaving data out cannot lower the loss on all of it
+    assert (found > 0).all()
+
+
+def squared(outputs, labels):
+    return (outputs - F.one_hot(labels, outputs.shape[1])).square().sum(1).mean() / 2
+
+
+def test_the_curvature_of_squared_loss_is_that_of_the_inputs():
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(100, D, generator=generator)
+    samples = ddm.Samples.make(x, torch.randint(0, 2, (100,), generator=generator))
+    recorder = ddm.Recorder(linear(torch.randn(2, D, generator=generator)))
+    recorder.snapshot()
+    target = recorder.target(loss=squared)
+    units = F.normalize(torch.randn(5, 2 * D, generator=generator, dtype=torch.float64), dim=1)
+    gram = samples.batch()[0].double()
+    gram = gram.T @ gram / len(samples)
+    true = torch.einsum("bcd,de,bce->b", units.view(5, 2, D), gram, units.view(5, 2, D))
+    torch.testing.assert_close(curvature(target, samples, units), true, rtol=1e-6, atol=0)
+
+
+def test_a_calibrated_step_is_the_best_one_along_its_direction():
+    generator = torch.Generator().manual_seed(2)
+    samples = ddm.Samples.make(torch.randn(100, D, generator=generator), torch.zeros(100).long(), ["a", "b"])
+    recorder = ddm.Recorder(linear(torch.randn(2, D, generator=generator)))
+    recorder.snapshot()
+    target = recorder.target(loss=squared)
+    directions, pulls = torch.randn(2, 4, 2 * D, generator=generator, dtype=torch.float64)
+    found = calibrated(target, samples, directions, pulls, 0.1)
+    x = samples.batch()[0].double()
+    for length, direction, pull in zip(found, directions, pulls, strict=True):
+
+        def energy(step, direction=direction, pull=pull):
+            moved = step * direction
+            change = x @ moved.view(2, D).T
+            return change.square().sum(1).mean() / 2 + 0.05 * moved.square().sum() - pull @ moved
+
+        best = min(torch.linspace(-2, 2, 4001, dtype=torch.float64), key=lambda extra: energy(length + extra * 0.1))
+        assert abs(best) < 1e-3

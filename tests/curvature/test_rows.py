@@ -1,0 +1,140 @@
+"""The curvature against dense matrices: its rows, and solves in each of its ways."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import ddm
+from ddm.curvature.gradients import along, jacobian, output_gradients
+from ddm.curvature.rows import Curvature, affordable, loss_vectors
+
+
+@pytest.fixture(scope="module")
+def small(digits):
+    """A target of 250 parameters, so that everything can be made densely."""
+    network = ddm.networks.ConvNet(digits.train.shape, len(digits.classes), width=2, depth=2)
+    return ddm.train(network, digits.train, ddm.Recipe(epochs=3, lr=0.1, batch_size=32))
+
+
+def curvature(target, digits, rows, memory=2.0, damping=0.1):
+    return Curvature(target, digits.train, [0, 3], torch.tensor([0.25, 0.75]), damping, rows, memory)
+
+
+def dense_gauss_newton(target, samples):
+    """Σ_t ω_t mean JᵀHJ of all samples, in double precision."""
+    x, _ = samples.batch()
+    total = 0.0
+    for t, weight in ((0, 0.25), (3, 0.75)):
+        theta, fixed = target.at(t)
+        rows = jacobian(target, theta, fixed, x).double()
+        p = target.flat(theta, fixed, x).double().softmax(1)
+        bends = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+        total = total + weight * torch.einsum("nlp,nlm,nmq->pq", rows, bends, rows) / len(x)
+    return total
+
+
+def test_a_jacobian_is_the_derivative_of_each_logit(small, digits):
+    x = digits.test.batch(slice(0, 3))[0]
+    found = jacobian(small, small.theta, small.fixed, x)
+    theta = small.theta.clone().requires_grad_()
+    for row, logits in enumerate(small.flat(theta, small.fixed, x)):
+        for label, logit in enumerate(logits):
+            wanted = torch.autograd.grad(logit, theta, retain_graph=True)[0]
+            torch.testing.assert_close(found[row, label], wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_a_network_that_cannot_be_vectorised_has_the_same_gradients(small, digits, monkeypatch):
+    x = digits.test.batch(slice(0, 3))[0]
+    vectors = torch.randn(3, 2, 10)
+    wanted = output_gradients(small, small.theta, small.fixed, x, vectors)
+
+    def refuse(*args):
+        raise RuntimeError("data-dependent control flow")
+
+    monkeypatch.setattr("ddm.curvature.gradients.vmap", refuse)
+    found = output_gradients(small, small.theta, small.fixed, x, vectors)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_the_change_along_a_direction_is_the_jacobian_times_it(small, digits):
+    x = digits.test.batch(slice(0, 5))[0]
+    direction = 0.3 * torch.randn(small.flat.size)
+    wanted = jacobian(small, small.theta, small.fixed, x) @ direction
+    logits, found = along(small, small.theta, small.fixed, x, direction)
+    torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.01 * float(wanted.abs().max()))
+    torch.testing.assert_close(logits, small.outputs(x), rtol=1e-3, atol=1e-3)
+
+
+def test_rows_estimate_the_gauss_newton_matrix_better_the_more_there_are(small, digits):
+    wanted = dense_gauss_newton(small, digits.train)
+    apart = []
+    for count in (600, 9600):
+        rows = torch.cat(list(curvature(small, digits, count).rows())).double()
+        assert len(rows) == count
+        apart.append(float((rows.T @ rows - wanted).norm() / wanted.norm()))
+    assert apart[1] < 0.1
+    assert apart[1] < apart[0] / 2  # a quarter is expected of sixteen times the rows
+
+
+def test_rows_are_the_same_each_time(small, digits):
+    once, again = (torch.cat(list(curvature(small, digits, 40).rows())) for _ in range(2))
+    assert torch.equal(once, again)
+
+
+@pytest.mark.parametrize(
+    ("rows", "memory"),
+    [(1000, 2.0), (100, 2.0), (100, 50 * 100 * 4 / 2**30)],
+    ids=["columns", "rows", "rows in slices"],
+)
+@pytest.mark.parametrize("vector", [False, True], ids=["one damping", "a damping each"])
+def test_a_solve_is_that_of_the_dense_matrix(small, digits, rows, memory, vector):
+    size = small.flat.size
+    damping = torch.rand(size) + 0.05 if vector else 0.1
+    asked = curvature(small, digits, rows, memory, damping)
+    made = torch.cat(list(asked.rows())).double()
+    right = torch.randn(4, size)
+    dense = made.T @ made + torch.diag(torch.as_tensor(damping).double().expand(size))
+    wanted = torch.linalg.solve(dense, right.double().T).T.float()
+    torch.testing.assert_close(asked.solve(right), wanted, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(asked.solve(right), wanted, rtol=1e-3, atol=1e-4)  # and again with what it kept
+
+
+def test_progress_counts_every_row_that_is_made(small, digits):
+    for rows, memory in ((1000, 2.0), (100, 50 * 100 * 4 / 2**30)):
+        asked, counted = curvature(small, digits, rows, memory), []
+        asked.prepare(counted.append)
+        assert sum(counted) == asked.passes
+
+
+def test_loss_vectors_have_the_hessian_of_the_loss_as_their_covariance():
+    logits, y = torch.randn(1, 5).expand(40_000, 5), torch.full((40_000,), 2)
+    hessian = torch.func.hessian(lambda f: F.cross_entropy(f, torch.tensor(2)))(logits[0])
+    for loss in (F.cross_entropy, lambda f, label: F.cross_entropy(f, label)):  # by the formula, and by autograd
+        vectors = loss_vectors(loss, logits, y, torch.Generator().manual_seed(0))
+        torch.testing.assert_close(vectors.T @ vectors / len(vectors), hessian, rtol=0.05, atol=0.005)
+
+
+def test_more_rows_than_samples_use_each_sample_before_any_again(digits):
+    from ddm.curvature.rows import _cycled
+
+    drawn = _cycled(7, 20, torch.Generator().manual_seed(0)).numpy()
+    counts = np.bincount(drawn, minlength=7)
+    assert counts.sum() == 20
+    assert set(counts) == {2, 3}
+
+
+@pytest.mark.parametrize(
+    ("size", "passed", "rows"),
+    [
+        (4_000, 10**6, 16384),
+        (16_000, 10**6, 11180),
+        (300_000, 10**6, 2581),
+        (11_000_000, 10**6, 426),
+        (4_000, 10**4, 5000),
+        (16_000, 10**4, 4472),
+        (16_000, 100, 1024),
+    ],
+)
+def test_larger_networks_and_shorter_trainings_have_fewer_rows(size, passed, rows):
+    assert affordable(size, passed) == rows

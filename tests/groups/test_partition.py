@@ -1,0 +1,398 @@
+"""Partitions: every sample in one group, no group empty, groups within classes, names that can be used."""
+
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import ddm
+from ddm import Samples
+from ddm.groups import partition
+from ddm.groups.partition import make_partition
+from ddm.networks import penultimate
+
+CLASSES = ("ant", "bee", "7", "cow/0", "0")
+
+
+def samples(labels, classes=CLASSES, seed=0):
+    labels = torch.tensor(labels)
+    raw = torch.randint(0, 256, (len(labels), 1, 4, 4), generator=torch.Generator().manual_seed(seed))
+    return Samples.make(raw.to(torch.uint8), labels, classes)
+
+
+def features(count, distinct=None, seed=0):
+    """Points ``(count, 3)``, all different or drawn from ``distinct`` ones."""
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(distinct or count, 3))
+    return points if distinct is None else points[rng.integers(0, distinct, count)]
+
+
+labels = st.lists(st.integers(0, len(CLASSES) - 1), min_size=1, max_size=40)
+clusters = st.integers(1, 6)
+
+
+def check(found, data, most):
+    """What holds for every partition within classes."""
+    assert found.groups.shape == (len(data),)
+    assert np.array_equal(np.unique(found.groups), np.arange(len(found)))
+    assert found.sizes.sum() == len(data)
+    assert found.sizes.min() >= 1
+    assert found.shares.sum() == pytest.approx(1)
+    assert np.array_equal(found.parents[found.groups], data.labels.numpy())
+    assert len(set(found.names)) == len(found)
+    for number, name in enumerate(found.names):
+        assert name.rpartition("/")[0] == data.classes[found.parents[number]]
+        assert found.index(name) == found.index(number) == number
+    assert np.bincount(found.parents).max() <= most
+    assert sorted(np.concatenate([found.members(k) for k in range(len(found))])) == list(range(len(data)))
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "too few distinct samples")
+        yield
+
+
+@settings(max_examples=25, deadline=None)
+@given(labels, clusters, st.sampled_from([1, 2, 5, None]), st.integers(0, 3))
+def test_kmeans_puts_every_sample_in_one_group_of_its_class(labels, clusters, distinct, seed):
+    data, points = samples(labels), features(len(labels), distinct, seed)
+    found = partition.kmeans(data, points, clusters, seed)
+    check(found, data, clusters)
+    for label in set(labels):
+        mine = points[np.array(labels) == label]
+        expected = min(clusters, len(np.unique(mine, axis=0)))
+        assert (found.parents == label).sum() == expected
+
+
+@given(labels, clusters)
+def test_sequences_are_runs_of_equal_length_in_the_order_of_the_training_set(labels, clusters):
+    data = samples(labels)
+    found = partition.sequential(data, clusters)
+    check(found, data, clusters)
+    for label in set(labels):
+        rows = np.flatnonzero(np.array(labels) == label)
+        assert (np.diff(found.groups[rows]) >= 0).all()
+        sizes = found.sizes[found.parents == label]
+        assert len(sizes) == min(clusters, len(rows))
+        assert sizes.max() - sizes.min() <= 1
+
+
+@given(labels)
+def test_class_by_class_there_is_a_group_for_every_class_that_occurs(labels):
+    data = samples(labels)
+    found = partition.classwise(data)
+    assert found.names == tuple(CLASSES[label] for label in sorted(set(labels)))
+    assert found.sizes.tolist() == [labels.count(label) for label in sorted(set(labels))]
+    assert np.array_equal(found.parents[found.groups], labels)
+
+
+@given(labels, clusters)
+def test_the_level_above_joins_the_groups_of_each_class(labels, clusters):
+    data = samples(labels)
+    upper = partition.sequential(data, clusters).by_class()
+    expected = partition.classwise(data)
+    assert upper.names == expected.names
+    assert np.array_equal(upper.groups, expected.groups)
+    assert np.array_equal(upper.parents, expected.parents)
+    assert upper.by_class().names == upper.names
+
+
+@given(labels, clusters, st.data())
+def test_a_mask_marks_the_groups_named_by_number_or_name_or_both(labels, clusters, data):
+    found = partition.sequential(samples(labels), clusters)
+    chosen = data.draw(st.sets(st.integers(0, len(found) - 1)))
+    named = [data.draw(st.sampled_from([k, np.int64(k), found.names[k]])) for k in sorted(chosen)]
+    assert np.flatnonzero(found.mask(named)).tolist() == sorted(chosen)
+    assert found.mask(named).dtype == bool
+    assert np.flatnonzero(found.mask(iter(named))).tolist() == sorted(chosen)
+
+
+def test_a_mask_of_one_group_needs_no_list():
+    found = partition.sequential(samples([0, 0, 1, 1]), 2)
+    for group in (2, np.int64(2), "2", "bee/0"):
+        assert found.mask(group).tolist() == [False, False, True, False]
+
+
+def test_text_is_a_name_first_and_a_number_that_is_another_groups_name_is_refused(refused):
+    found = partition.classwise(samples([0, 2, 4]))
+    assert found.names == ("ant", "7", "0")
+    assert found.index("0") == 2
+    assert found.index("1") == 1
+    with refused("'0'", "'ant'"):
+        found.index(0)
+
+
+@pytest.mark.parametrize("group", ["ant/9", "ant", "", "-1", -1, 4, "4", "1.0", 1.5, None, ("ant", 0)])
+def test_groups_that_do_not_exist_are_refused(group, refused):
+    found = partition.sequential(samples([0, 0, 1, 1]), 2)
+    with refused("there is no group", "0 to 3", "ant/0", "bee/1"):
+        found.index(group)
+
+
+def test_kmeans_finds_the_clusters_that_are_there():
+    rng = np.random.default_rng(0)
+    cluster = rng.integers(0, 3, 60)
+    points = np.eye(3)[cluster] * 10 + rng.normal(size=(60, 3)) * 0.1
+    found = partition.kmeans(samples([0, 1] * 30), points, 3)
+    for label in (0, 1):
+        rows = np.arange(60) % 2 == label
+        pairs = set(zip(cluster[rows].tolist(), found.groups[rows].tolist(), strict=True))
+        assert len(pairs) == 3
+
+
+def test_kmeans_depends_on_the_seed_alone():
+    data, points = samples([0, 1, 2] * 30), features(90)
+    np.random.seed(0)  # noqa: NPY002 - the global generator must not matter
+    one = partition.kmeans(data, points, 4, seed=5)
+    np.random.seed(1)  # noqa: NPY002
+    assert np.array_equal(one.groups, partition.kmeans(data, points, 4, seed=5).groups)
+
+
+@pytest.mark.parametrize("how", ["kmeans", "sequential"])
+def test_fewer_samples_than_clusters_gives_fewer_clusters_and_names_the_class(how):
+    data = samples([0, 0, 0, 1, 2, 2, 2])
+    arguments = (features(7), 3) if how == "kmeans" else (3,)
+    with pytest.warns(UserWarning, match=r"3 clusters in 1 class.*bee \(1\)"):
+        found = getattr(partition, how)(data, *arguments)
+    assert np.bincount(found.parents).tolist() == [3, 1, 3]
+
+
+def test_duplicated_points_give_fewer_clusters_and_name_the_class():
+    points = np.array([[0.0], [0.0], [1.0], [1.0], [5.0], [6.0], [7.0], [8.0]])
+    with pytest.warns(UserWarning, match=r"ant \(2\)"):
+        found = partition.kmeans(samples([0] * 4 + [1] * 4), points, 4)
+    assert found.groups[0] == found.groups[1] != found.groups[2] == found.groups[3]
+
+
+def test_enough_samples_give_no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        partition.kmeans(samples([0, 1] * 6), features(12), 3)
+        partition.sequential(samples([0, 1] * 6), 3)
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_no_clusters_are_refused(count, refused):
+    for how in (
+        lambda: partition.sequential(samples([0, 1]), count),
+        lambda: partition.kmeans(samples([0, 1]), features(2), count),
+    ):
+        with refused(f"not {count}"):
+            how()
+
+
+def test_classes_of_the_same_name_are_refused(refused):
+    with refused("same name"):
+        samples([0, 0, 1, 1], classes=("cat", "cat"))
+
+
+# --- groups of the user's own ---
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.text(max_size=3)), min_size=1, max_size=20))
+def test_given_groups_are_kept_as_they_are(pairs):
+    labels, groups = [label for label, _ in pairs], [group for _, group in pairs]
+    found = partition.given(samples(labels), groups)
+    # numpy drops NULs at the end of strings
+    assert [found.names[k] for k in found.groups] == [group.rstrip("\0") for group in groups]
+    assert found.sizes.min() >= 1
+    nested = all(
+        len({label for label, other in zip(labels, found.groups, strict=True) if other == k}) == 1 for k in found.groups
+    )
+    assert (found.parents is not None) == nested
+    if nested:
+        assert np.array_equal(found.parents[found.groups], labels)
+
+
+def test_groups_within_classes_have_a_level_above():
+    found = partition.given(samples([0, 0, 1, 2]), ["x", "y", "z", "w"])
+    assert found.names == ("w", "x", "y", "z")
+    assert found.by_class().names == ("ant", "bee", "7")
+
+
+def test_groups_that_cut_across_classes_have_none():
+    found = partition.given(samples([0, 0, 1, 1]), ["monday", "tuesday", "monday", "tuesday"])
+    assert found.parents is None
+    assert found.by_class() is None
+    assert found.members("monday").tolist() == [0, 2]
+
+
+def test_groups_may_be_numbers_that_leave_gaps_or_dates():
+    found = partition.given(samples([0, 0, 0]), np.array([30, 10, 30]))
+    assert found.names == ("10", "30")
+    assert found.groups.tolist() == [1, 0, 1]
+    assert found.index("30") == 1
+    dates = np.array(["2024-01-02", "2023-05-06", "2024-01-02"], dtype="datetime64[D]")
+    assert partition.given(samples([0, 0, 0]), dates).names == ("2023-05-06", "2024-01-02")
+
+
+@pytest.mark.parametrize("groups", [[1, 2], [1, 2, 3, 4], [[1], [2], [3]], [], 5])
+def test_groups_that_are_not_one_each_are_refused(groups, refused):
+    with refused("3 training samples"):
+        partition.given(samples([0, 0, 1]), groups)
+
+
+@pytest.mark.parametrize("groups", [[None, "a", "b"], [{}, {}, {}], [[1], [1, 2], [3]]])
+def test_groups_that_do_not_sort_are_refused(groups, refused):
+    with refused("groups"):
+        partition.given(samples([0, 0, 1]), groups)
+
+
+# --- what fit is asked for ---
+
+
+def test_every_kind_of_partition_can_be_asked_for_by_name(target, digits):
+    data = digits.train
+    assert len(make_partition(target, data, "kmeans", 3)) == 30
+    assert len(make_partition(target, data, "sequence", 2)) == 20
+    assert len(make_partition(target, data, "class", 7)) == 10
+    assert len(make_partition(target, data, np.arange(len(data)) % 4, 7)) == 4
+    own = partition.sequential(data, 2)
+    assert make_partition(target, data, own, 7) is own
+
+
+def test_a_partition_of_other_samples_or_an_unknown_kind_is_refused(target, digits, refused):
+    with refused("2 samples", "300"):
+        make_partition(target, digits.train, partition.classwise(digits.train[:2]), 3)
+    with refused("'spectral'", "kmeans"):
+        make_partition(target, digits.train, "spectral", 3)
+
+
+# --- features ---
+
+
+def test_features_come_from_the_targets_penultimate_layer(target, digits):
+    found = partition.features_of(digits.train, None, target, batch_size=64)
+    with torch.no_grad():
+        expected = penultimate(target.network, digits.train.batch()[0])
+    torch.testing.assert_close(torch.from_numpy(found), expected)
+    assert found.shape == (300, target.network.classifier.in_features)
+
+
+def test_features_of_a_target_in_double_precision(digits):
+    network = ddm.networks.ConvNet(digits.train.shape, 10, width=4, depth=1).double()
+    target = ddm.train(network, digits.train[:50], ddm.Recipe(epochs=1))
+    assert partition.features_of(digits.train[:50], None, target).shape[0] == 50
+
+
+def test_features_come_from_a_callable(digits):
+    found = partition.features_of(digits.train, lambda x: x.mean(1), batch_size=7)
+    assert found.shape == (300, 64)
+    np.testing.assert_array_equal(found, digits.train.batch()[0].flatten(1).numpy())
+
+
+def test_features_come_from_a_module_without_dropout_and_leave_it_as_it_was(digits):
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Dropout(0.5))
+    one, other = (partition.features_of(digits.train, module) for _ in range(2))
+    np.testing.assert_array_equal(one, other)
+    assert one.shape == (300, 5)
+    assert one.dtype == np.float32
+    assert module.training
+    assert int(module[2].num_batches_tracked) == 0
+
+
+def test_kmeans_uses_the_features_it_is_given(target, digits):
+    sign = torch.arange(300) % 2
+    found = make_partition(target, digits.train, "kmeans", 2, features=lambda x: sign[:, None].float())
+    for label in range(10):
+        rows = digits.train.labels.numpy() == label
+        assert len(set(zip(sign[rows].tolist(), found.groups[rows].tolist(), strict=True))) == 2
+
+
+@pytest.mark.parametrize(
+    "extract",
+    [
+        lambda x: x * float("nan"),
+        lambda x: x / 0,
+        lambda x: x[:-1],
+        lambda x: x.sum(),
+        lambda x: x.tolist(),
+    ],
+    ids=["nan", "infinite", "too few rows", "a number", "a list"],
+)
+def test_features_that_cannot_be_used_are_refused(extract, digits, refused):
+    with refused("features"):
+        partition.features_of(digits.train, extract)
+
+
+def test_without_features_and_without_a_target_they_are_asked_for(digits, refused):
+    with refused("give a target"):
+        partition.features_of(digits.train, None)
+
+
+# --- features from the hub, as folders on this machine ---
+
+
+def saved_vit(folder, **options):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        image_size=8,
+        patch_size=4,
+        **options,
+    )
+    torch.manual_seed(0)
+    transformers.ViTModel(config).save_pretrained(folder)
+    return f"hf:{folder}"
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_features_come_from_a_pretrained_network(channels, tmp_path, digits):
+    name = saved_vit(tmp_path / "vit", num_channels=channels)
+    found = partition.features_of(digits.train[:20], name)
+    assert found.shape == (20, 8)
+    assert len(np.unique(found, axis=0)) == 20
+    np.testing.assert_allclose(found, partition.features_of(digits.train[:20], name, batch_size=6), atol=1e-5)
+
+
+def test_images_are_resized_to_what_the_pretrained_network_reads(tmp_path):
+    name = saved_vit(tmp_path / "vit")
+    data = Samples.make(torch.rand(4, 3, 13, 9), torch.tensor([0, 0, 1, 1]))
+    assert partition.features_of(data, name).shape == (4, 8)
+
+
+def test_a_network_without_pooling_gives_the_mean_over_places(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ResNetConfig(embedding_size=4, hidden_sizes=[4, 6], depths=[1, 1], layer_type="basic")
+    transformers.ResNetModel(config).save_pretrained(tmp_path / "resnet")
+    data = Samples.make(torch.rand(4, 3, 16, 16), torch.tensor([0, 0, 1, 1]))
+    assert partition.features_of(data, f"hf:{tmp_path / 'resnet'}").shape == (4, 6)
+
+
+def test_a_pretrained_network_that_reads_no_images_is_refused(tmp_path, digits, refused):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
+    transformers.BertModel(config).save_pretrained(tmp_path / "bert")
+    with refused("bert", "images"):
+        partition.features_of(digits.train[:4], f"hf:{tmp_path / 'bert'}")
+
+
+def test_names_that_the_hub_does_not_have_are_refused(tmp_path, digits, refused):
+    pytest.importorskip("transformers")
+    (tmp_path / "empty").mkdir()
+    for name in ("nobody/nothing", "not a name", "", str(tmp_path / "empty"), str(tmp_path / "missing")):
+        with refused(f"'{name}'"):
+            partition.features_of(digits.train[:4], f"hf:{name}")
+
+
+def test_names_that_are_not_of_the_hub_are_refused(digits, refused):
+    with refused("'resnet'", "hf:NAME"):
+        partition.features_of(digits.train[:4], "resnet")
+
+
+def test_without_the_extra_it_is_asked_for(digits, refused, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with refused("pip install 'distilled-datamodel[hub]'"):
+        partition.features_of(digits.train[:4], "hf:anything")

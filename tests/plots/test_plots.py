@@ -1,0 +1,250 @@
+"""Pictures and notebook tables hold the library's own numbers, and show names as they are written."""
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import to_hex
+from PIL import Image
+
+import ddm
+from ddm.plots import LOWERS, RAISES, save
+from ddm.plots.shared import pulls
+from ddm.truth.audit import Audit
+
+NASTY = "$x^2$ <b>_a_ & $y$"
+"""A formula to matplotlib and markup to a browser; to us, a name."""
+
+
+@pytest.fixture(scope="module")
+def answer(datamodel, digits):
+    return datamodel.attribute(digits.test[3], "probabilities")
+
+
+@pytest.fixture(scope="module")
+def trace(datamodel, digits):
+    return datamodel.trace(digits.test[3], "probabilities")
+
+
+@pytest.fixture(scope="module")
+def verified(trace):
+    """A trace whose exact effects turn the order of the two best around."""
+    first, second = trace.clusters.order()[:2]
+    clusters = trace.clusters
+    exact = replace(
+        clusters,
+        names=(clusters.names[first], clusters.names[second]),
+        matrix=clusters.matrix[[second, first]],
+        errors=clusters.errors[[first, second]],
+        sizes=clusters.sizes[[first, second]],
+    )
+    return replace(trace, verified=exact)
+
+
+@pytest.fixture(scope="module")
+def audit():
+    figure = {"value": 0.5, "low": 0.25, "high": 0.75, "retrain": 0.625, "ceiling": None}
+    names = ("oracle_fraction", "rho", "rho_global", "lds")
+    return Audit({"same run": dict.fromkeys(names, figure)}, ("a", "b"), 2, 2, (9, 9), 10, 1.5)
+
+
+def renamed(attribution):
+    return replace(attribution, names=tuple(f"{NASTY}/{i}" for i in range(len(attribution))), outputs=(NASTY,) * 10)
+
+
+def lengths(axes):
+    return [bar.get_width() for bar in axes.patches]
+
+
+def labels(axes):
+    return [label.get_text() for label in axes.get_yticklabels()]
+
+
+def drawn(figure):
+    """The picture's pixels: it can be drawn at all."""
+    with io.BytesIO() as file:
+        figure.savefig(file, format="png")
+        return np.asarray(Image.open(io.BytesIO(file.getvalue())).convert("L"))
+
+
+# --- pictures ---
+
+
+def test_bars_are_as_long_as_the_effects_and_coloured_by_their_sign(answer):
+    axes = answer.plot(12).axes[0]
+    ranked = answer.sort()
+    assert lengths(axes) == pytest.approx(ranked.scores[:12])
+    assert labels(axes) == list(ranked.names[:12])
+    assert {to_hex(bar.get_facecolor()).upper() for bar in axes.patches if bar.get_width() > 0} <= {RAISES}
+    assert {to_hex(bar.get_facecolor()).upper() for bar in axes.patches if bar.get_width() < 0} <= {LOWERS}
+    assert answer.measured in axes.get_title()
+    assert f"{answer.baseline[answer.focus]:.4g}" in axes.get_title()
+
+
+def test_a_group_that_could_not_be_measured_says_so(answer):
+    scores = answer.matrix.copy()
+    scores[0] = np.nan
+    axes = replace(answer, matrix=scores).plot(len(answer)).axes[0]
+    assert labels(axes)[-1] == answer.names[0]
+    assert [(text.get_text().strip(), text.get_position()[1]) for text in axes.texts] == [
+        ("could not be measured", len(answer) - 1)
+    ]
+
+
+def test_a_trace_shows_classes_then_clusters_and_marks_what_was_found(trace):
+    left, right = trace.plot().axes
+    for axes, level in ((left, trace.classes), (right, trace.clusters)):
+        assert lengths(axes) == pytest.approx(level.sort().scores)
+        assert labels(axes) == list(level.sort().names)
+        marked = [bar.get_label() == "found" for bar in axes.patches]
+        assert marked == [True] + [False] * (len(level) - 1)
+        assert [label.get_fontweight() == "bold" for label in axes.get_yticklabels()] == marked
+        assert "raises" in axes.get_xlabel()
+    assert trace.group in trace.plot().get_suptitle()
+    assert f"{trace.effect:+.3g}" in trace.plot().get_suptitle()
+
+
+def test_exact_effects_are_diamonds_on_their_groups_and_decide_what_is_marked(verified):
+    right = verified.plot().axes[1]
+    (diamonds,) = [line for line in right.get_lines() if line.get_marker() == "D"]
+    exact = verified.verified
+    names = [labels(right)[int(row)] for row in diamonds.get_ydata()]
+    assert dict(zip(names, diamonds.get_xdata(), strict=True)) == pytest.approx(
+        dict(zip(exact.names, exact.scores, strict=True))
+    )
+    assert labels(right)[[bar.get_label() for bar in right.patches].index("found")] == verified.group
+    legend = [text.get_text() for text in verified.plot().legends[0].get_texts()]
+    assert legend == ["found", "exact effect, by retraining"]
+
+
+def test_a_full_trace_has_one_panel_with_at_most_the_groups_asked_for(datamodel, digits):
+    full = datamodel.trace(digits.test[3], full=True)
+    (axes,) = full.plot(7).axes
+    assert labels(axes) == list(full.clusters.sort().names[:7])
+    assert axes.get_ylabel() == "group removed"
+
+
+def test_what_was_found_outside_the_bars_shown_is_left_to_the_title(verified):
+    worst = verified.clusters.names[verified.clusters.order()[-1]]
+    exact = replace(verified.verified, names=(worst, verified.verified.names[1]))
+    found = replace(verified, verified=exact)
+    figure = found.plot(1)
+    assert len(figure.axes[1].patches) == 1
+    assert found.group in figure.get_suptitle()
+    drawn(figure)
+
+
+def test_a_shared_synset_shows_every_image_and_what_its_targets_ask_of_each_class(datamodel):
+    synset = datamodel.synset
+    assert synset.shared
+    figure = synset.plot()
+    maps = [axes for axes in figure.axes if axes.get_ylabel() == "group removed"]
+    assert sum(1 for axes in figure.axes if axes.images and axes not in maps) == synset.images.shape[1]
+    (heat,) = maps
+    shown = heat.images[0].get_array()
+    np.testing.assert_allclose(shown, pulls(synset).numpy(), rtol=1e-6)
+    assert labels(heat) == list(synset.names)
+    # Forgetting a group of a class asks for less of that class than forgetting the others does.
+    own = [shown[row, parent] for row, parent in enumerate(datamodel.partition.parents)]
+    assert np.mean(np.array(own) < 0) > 0.8
+
+
+def test_a_synset_of_groups_with_images_of_their_own_names_each(datamodel):
+    synset = datamodel.synset
+    own = replace(synset, images=synset.images[0, : len(synset), None], shared=False)
+    assert [axes.get_title() for axes in own.plot().axes][: len(own)] == list(own.names)
+
+
+def test_a_trajectory_shows_how_far_it_has_gone_and_has_left(target):
+    trajectory = target.trajectory
+    axes = trajectory.plot().axes[0]
+    gone, left = (line.get_ydata() for line in axes.get_lines())
+    thetas = torch.stack([target.at(t)[0] for t in range(len(trajectory))])
+    np.testing.assert_allclose(gone, (thetas - thetas[0]).norm(dim=1), rtol=1e-4)
+    np.testing.assert_allclose(left, (thetas - thetas[-1]).norm(dim=1), rtol=1e-4, atol=1e-6)
+    assert gone[-1] == left[0] > 0
+    assert list(axes.get_lines()[0].get_xdata()) == trajectory.steps
+
+
+def test_a_trajectory_of_one_checkpoint_is_refused(refused):
+    trajectory = ddm.Trajectory()
+    trajectory.append({"weight": torch.ones(2)}, 0, 0.0)
+    with refused("two checkpoints"):
+        trajectory.plot()
+
+
+def test_shares_say_whose_they_are_beneath_their_numbers(datamodel, digits):
+    found = datamodel.shares(digits.test[3], objective="probabilities")
+    figure = found.plot(digits.train, 3)
+    assert figure.axes[0].get_title() == f"{found.rows[0]}: {found.values[0]:+.2g}"
+    assert found.group in figure.get_suptitle()
+
+
+def test_names_are_shown_literally(answer, trace, verified, datamodel):
+    nasty = renamed(answer)
+    figure = nasty.plot(5)
+    assert labels(figure.axes[0])[0] == nasty.sort().names[0]
+    for text in (*figure.axes[0].get_yticklabels(), figure.axes[0].title):
+        assert NASTY in text.get_text()
+        assert not text.get_parse_math()
+    # "$\frac$" is not a formula that can be drawn; as a name it can.
+    broken = replace(answer, names=tuple(rf"$\frac$ {i}" for i in range(len(answer))))
+    assert drawn(broken.plot(3)).min() == 0
+    names = broken.names[: len(trace.clusters)]
+    trail = replace(trace, clusters=replace(trace.clusters, names=names))
+    exact = replace(verified, clusters=trail.clusters, verified=replace(verified.verified, names=names[:2]))
+    drawn(trail.plot())
+    drawn(exact.plot())
+    drawn(replace(datamodel.synset, names=broken.names).plot())
+
+
+def test_pictures_show_themselves_in_notebooks_and_are_saved(answer, tmp_path):
+    figure = answer.plot(3)
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    save(figure, tmp_path / "a.png")
+    assert Image.open(tmp_path / "a.png").width > 100
+
+
+# --- notebook tables ---
+
+
+def test_tables_have_the_strongest_effects(answer, trace, verified):
+    table = answer._repr_html_()
+    for name, effect in answer.top(10):
+        assert f">{name}</td>" in table
+        assert f">{effect:+.4g}</td>" in table
+    assert f"10 of {len(answer)} groups" in table
+    for found in (trace, verified):
+        assert f">{found.group}</td>" in found._repr_html_()
+        assert f">{found.effect:+.4g}</td>" in found._repr_html_()
+    assert "real retraining" in verified._repr_html_()
+    assert "real retraining" not in trace._repr_html_()
+
+
+def test_tables_of_shares_audits_synsets_and_datamodels_have_their_numbers(datamodel, digits, audit):
+    shares = datamodel.shares(digits.test[3], objective="probabilities")
+    assert f">{shares.rows[0]}</td>" in shares._repr_html_()
+    assert f">{shares.values[0]:+.4g}</td>" in shares._repr_html_()
+    assert "0.25 to 0.75" in audit._repr_html_()
+    assert audit.sentence in audit._repr_html_()
+    assert f"{datamodel.synset.images.shape[1]} images that all groups share" in datamodel.synset._repr_html_()
+    assert f"{len(datamodel.target.trajectory)} checkpoints" in datamodel.target.trajectory._repr_html_()
+    assert f">{len(datamodel.partition)}, of " in datamodel._repr_html_()
+
+
+def test_a_datamodel_says_whether_it_was_audited(datamodel, audit):
+    parts = (datamodel.target, datamodel.partition, datamodel.synset, None, datamodel.settings, datamodel.data)
+    assert "Not audited" in ddm.DistilledDatamodel(*parts)._repr_html_()
+    assert audit.sentence in ddm.DistilledDatamodel(*parts, audited=audit)._repr_html_()
+
+
+def test_names_cannot_be_markup(answer, trace, datamodel, digits):
+    shares = replace(datamodel.shares(digits.test[3], objective="probabilities"), group=NASTY, output=NASTY)
+    stopped = replace(datamodel.synset, stopped={NASTY: "why"})
+    full = replace(trace, classes=None, clusters=renamed(trace.clusters))
+    for found in (renamed(answer), full, shares, stopped):
+        text = found._repr_html_()
+        assert "<b>" not in text
+        assert "&lt;b&gt;_a_ &amp; $y$" in text

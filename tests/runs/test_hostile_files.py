@@ -1,0 +1,647 @@
+"""Files made to do harm get one sentence and exit code 2; memory and other files are left alone."""
+
+import gzip
+import io
+import json
+import os
+import pickle
+import shutil
+import struct
+import zipfile
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import peak
+import pytest
+import torch
+from outcomes import refuses
+from manifests import change_manifest
+from PIL import Image
+
+import ddm
+import ddm.compute.files
+import ddm.runs.run
+import ddm.truth.audit
+import ddm.truth.fidelity
+from ddm import networks
+from ddm.compute import memory
+from ddm.runs import store
+from ddm.compute.files import read_json, read_metadata, read_tensors, write_json, write_tensors
+from ddm.distil.synset import Synset
+from ddm.training.trajectory import Trajectory
+from ddm.runs.verify import verify
+
+FEW = 200 * 2**20
+"""Bytes that refusing a file may take."""
+
+CONFIG = ddm.runs.run.Config(
+    limit=24,
+    options={"width": 2, "depth": 1},
+    recipe=ddm.Recipe(epochs=1, batch_size=24, optimizer="adam", lr=0.01),
+    partition="class",
+    settings=ddm.Settings(curvature=8, bank=2),
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("finished") / "run"
+    ddm.runs.run.fit(CONFIG, out, "serial")
+    return out
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy of a run that may be spoilt."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+@pytest.fixture
+def frugal():
+    """The test takes little memory."""
+    before = peak.forget()
+    yield
+    assert peak.most() - before < FEW
+
+
+def rewritten(path, change=None, **metadata):
+    """A file of tensors with some of it changed, and its checksums made right again."""
+    tensors = {name: tensor.clone() for name, tensor in read_tensors(path).items()}
+    if change is not None:
+        change(tensors)
+    write_tensors(path, tensors, read_metadata(path) | metadata)
+    run = path.parent if path.parent.name != "trajectory" else path.parent.parent
+    files = read_json(run / "manifest.json")["files"]
+    change_manifest(run, files={name: ddm.compute.files.hash_of(run / name) for name in files})
+
+
+# --- absurd sizes and bombs in datasets ---
+
+
+def gigantic_idx(folder):
+    header = bytes([0, 0, 8, 3]) + struct.pack(">3I", 2**32 - 1, 2**16, 2**16)
+    (folder / "train-images-idx3-ubyte").write_bytes(header + bytes(100))
+    return "mnist", "--root", folder
+
+
+def gzip_bomb(folder):
+    header = bytes([0, 0, 8, 3]) + struct.pack(">3I", 10, 4, 4)
+    with gzip.open(folder / "train-images-idx3-ubyte.gz", "wb", 9) as file:
+        file.write(header)
+        for _ in range(300):
+            file.write(bytes(2**20))
+    return "mnist", "--root", folder
+
+
+def npz_of(folder, shape, kind, content, key="x"):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": kind, "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(folder / "data.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(f"{key}.npy", header.getvalue() + content)
+    return (f"npz:{folder / 'data.npz'}",)
+
+
+def npz_with_many(folder, key):
+    arrays = {"x": np.arange(48, dtype=np.uint8).reshape(3, 4, 4), "y": np.arange(3)}
+    np.savez_compressed(folder / "data.npz", **(arrays | {key: np.zeros(50_000_000, np.uint8)}))
+    return (f"npz:{folder / 'data.npz'}",)
+
+
+def npz_of_many_classes(folder):
+    return npz_with_many(folder, "classes")
+
+
+def npz_of_many_labels(folder):
+    return npz_with_many(folder, "y")
+
+
+def npz_of_no_characters(folder):
+    labels = np.array(["a", "b"] * 10)
+    labels.view(np.uint32)[3] = 0x110000
+    np.savez(folder / "data.npz", x=np.zeros((20, 4, 4), np.uint8), y=labels)
+    return (f"npz:{folder / 'data.npz'}",)
+
+
+def npz_that_declares_more(folder):
+    return npz_of(folder, (2**40, 8, 8), "|u1", bytes(64))
+
+
+def npz_of_nothing_a_trillion_times(folder):
+    return npz_of(folder, (2**40,), "<U0", b"", "classes")
+
+
+def npz_bomb(folder):
+    """Sixty gigabytes of zeros, as the directory of the archive has it."""
+    arguments = npz_of(folder, (2**36,), "|u1", bytes(2**20))
+    path = folder / "data.npz"
+    content = bytearray(path.read_bytes())
+    entry = content.rindex(b"PK\x01\x02")
+    extra = struct.pack("<HHQ", 1, 8, 2**36)
+    content[entry + 24 : entry + 28] = b"\xff" * 4
+    content[entry + 30 : entry + 32] = struct.pack("<H", len(extra))
+    place = entry + 46 + len("x.npy")
+    content[place:place] = extra
+    end = content.rindex(b"PK\x05\x06")
+    content[end + 12 : end + 16] = struct.pack("<I", end - entry)
+    path.write_bytes(content)
+    return arguments
+
+
+def png(width, height):
+    chunks = [(b"IHDR", struct.pack(">2I5B", width, height, 8, 0, 0, 0, 0)), (b"IDAT", zlib.compress(bytes(1000)))]
+    parts = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def image_bomb(folder):
+    (folder / "cat").mkdir()
+    (folder / "cat" / "0.png").write_bytes(png(8000, 8000))
+    return (f"folder:{folder}",)
+
+
+def many_large_images(folder):
+    (folder / "cat").mkdir()
+    (folder / "cat" / "0.png").write_bytes(png(7000, 7000))
+    for index in range(1, 1000):
+        os.link(folder / "cat" / "0.png", folder / "cat" / f"{index}.png")
+    return (f"folder:{folder}",)
+
+
+def program_as_an_image(folder):
+    (folder / "cat").mkdir()
+    (folder / "cat" / "0.png").write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
+    )
+    return (f"folder:{folder}",)
+
+
+def pickle_that_runs(folder):
+    class Run:
+        def __reduce__(self):
+            return os.mkdir, (str(folder / "run"),)
+
+    (folder / "data_batch_1").write_bytes(pickle.dumps({"data": Run(), "labels": [0]}))
+    (folder / "test_batch").write_bytes(b"")
+    return "cifar10", "--root", folder
+
+
+def cifar_of(folder, instructions):
+    (folder / "data_batch_1").write_bytes(b"\x80\x02" + instructions + b".")
+    (folder / "test_batch").write_bytes(b"")
+    return "cifar10", "--root", folder
+
+
+def pickle_that_copies(folder):
+    """A string of a megabyte, encoded a thousand times."""
+    string = b"X" + struct.pack("<I", 2**20) + b"a" * 2**20 + b"q\x01" + b"X\x06\x00\x00\x00latin1q\x02"
+    return cifar_of(folder, b"](c_codecs\nencode\nq\x00" + string + b"h\x00h\x01h\x02\x86R" * 1000 + b"e")
+
+
+def pickle_that_doubles(folder):
+    """A key of 2⁶⁰ parts, each of which would be looked at."""
+    return cifar_of(folder, b"}K\x00q\x00" + b"h\x00h\x00\x86q\x00" * 60 + b"K\x00s")
+
+
+def pickle_that_copies_the_topmost(folder):
+    return cifar_of(folder, b"}K\x00" + b"2\x86" * 60 + b"K\x00s")
+
+
+def pickle_nested_deeply(folder):
+    return cifar_of(folder, b"}K\x00" + b"\x85" * 2**20 + b"K\x00s")
+
+
+def pipe_as_an_image(folder):
+    (folder / "cat").mkdir()
+    os.mkfifo(folder / "cat" / "0.png")
+    return (f"folder:{folder}",)
+
+
+def pipe_as_arrays(folder):
+    os.mkfifo(folder / "data.npz")
+    return (f"npz:{folder / 'data.npz'}",)
+
+
+def image_that_links_to_itself(folder):
+    (folder / "cat").mkdir()
+    (folder / "cat" / "0.png").symlink_to(folder / "cat" / "0.png")
+    return (f"folder:{folder}",)
+
+
+def link_to_an_image(folder):
+    secret = folder.parent / "secret"
+    for name in ("cat", "dog"):
+        (folder / name).mkdir()
+        for index in range(6):
+            Image.fromarray(np.full((4, 4), 9 * index, np.uint8)).save(folder / name / f"{index}.png")
+    secret.mkdir(exist_ok=True)
+    Image.fromarray(np.full((4, 4), 77, np.uint8)).save(secret / "mine.png")
+    (folder / "cat" / "9.png").symlink_to(secret / "mine.png")
+    return (f"folder:{folder}",)
+
+
+def class_that_climbs_out(folder):
+    outside = folder.parent / "outside" / "images"
+    outside.mkdir(parents=True)
+    for index in range(20):
+        Image.fromarray(np.full((64, 64, 3), index, np.uint8)).save(outside / f"{index}.JPEG", "JPEG")
+    (folder / "train").mkdir()
+    (folder / "wnids.txt").write_text("../../outside\n")
+    return "tiny-imagenet", "--root", folder
+
+
+def class_that_cannot_be_printed(folder):
+    for name in (b"\xff\xfe", b"dog"):
+        os.mkdir(os.fsencode(folder) + b"/" + name)
+        for index in range(6):
+            with open(os.fsencode(folder) + b"/" + name + f"/{index}.png".encode(), "wb") as file:
+                Image.fromarray(np.full((4, 4), 9 * index, np.uint8)).save(file, "PNG")
+    return (f"folder:{folder}",)
+
+
+HOSTILE = (
+    *(npz_of_no_characters, gigantic_idx, gzip_bomb, npz_that_declares_more, npz_of_nothing_a_trillion_times, npz_bomb),
+    *(npz_of_many_classes, npz_of_many_labels, image_bomb, many_large_images, program_as_an_image, pickle_that_runs),
+    *(pickle_that_copies, pickle_that_doubles, pickle_that_copies_the_topmost, pickle_nested_deeply),
+    *(pipe_as_an_image, pipe_as_arrays, image_that_links_to_itself, link_to_an_image, class_that_climbs_out),
+    class_that_cannot_be_printed,
+)
+
+
+@pytest.mark.usefixtures("frugal")
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("make", HOSTILE, ids=lambda make: make.__name__)
+def test_hostile_data_are_refused(make, command, tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    arguments = make(folder)
+    before = sorted(tmp_path.rglob("*"))
+    refuses(command("fit", *arguments, "--out", tmp_path / "made"))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_network_too_large_for_the_machine_is_refused(command):
+    refuses(command("fit", "digits", "--option", "width=1000000", "--out", "run"), "memory")
+    refuses(command("fit", "digits", "--option", "depth=1000000000", "--out", "run"), "depth")
+
+
+def test_what_a_machine_holds_is_what_is_asked(monkeypatch, refused):
+    monkeypatch.setattr(memory, "room", lambda: 100)
+    memory.check_room(100, "it", "choose less")
+    with refused("it would take", "choose less"):
+        memory.check_room(101, "it", "choose less")
+
+
+def limited(root, groups, **limits):
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(groups)
+    for place, limit in limits.items():
+        path = root / "sys/fs/cgroup" / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{limit}\n")
+    return sorted(memory.limits(root))
+
+
+def test_a_machine_holds_what_its_control_groups_allow(tmp_path):
+    assert limited(tmp_path / "none", "0::/\n") == []
+    second = {"memory.max": "max", "a/memory.max": 300, "a/b/memory.max": 400, "c/memory.max": 7}
+    assert limited(tmp_path / "second", "0::/a/b\n", **second) == [300, 400]
+    first = {"memory/memory.limit_in_bytes": 500, "memory/a/memory.limit_in_bytes": 200, "cpu/a/memory.max": 7}
+    groups = "5:cpu:/a\n4:hugetlb,memory:/a/hidden\n0::/\n"
+    assert limited(tmp_path / "first", groups, **first) == [200, 500]
+    assert list(memory.limits(tmp_path / "elsewhere")) == []
+    assert 0 < 2 * memory.room() <= min([2**63, *memory.limits()])
+
+
+# --- JSON ---
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"format":' * 5000, '{"format": ' + "9" * 5000 + "}", '{"a": "\\ud800"}', '{"format": 1e999}'],
+    ids=["deep", "deep table", "long number", "half a character", "infinite"],
+)
+def test_json_that_breaks_parsers_is_refused(run, text, command):
+    (run / "manifest.json").write_text(text)
+    refuses(command("verify", run))
+    (run / "config.json").write_text(text)
+    refuses(command("fit", "--config", run / "config.json", "--out", "again"))
+
+
+@pytest.mark.usefixtures("frugal")
+def test_json_of_any_length_is_not_read(run, command):
+    with (run / "manifest.json").open("wb") as file:
+        file.truncate(2**40)  # takes no room on disk
+    refuses(command("verify", run), "larger")
+
+
+@pytest.mark.parametrize("name", ["config.json", "synset.safetensors", "trajectory/00000.safetensors"])
+def test_a_pipe_in_a_run_is_not_waited_for(run, name, command):
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    refuses(command("trace", run, "--index", 0), "ordinary file")
+
+
+# --- tensors ---
+
+
+@pytest.mark.usefixtures("frugal")
+@pytest.mark.parametrize("length", [2**63, 2**64 - 1, 99 * 2**20])
+def test_a_header_of_absurd_length_is_refused(tmp_path, length, refused):
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(length.to_bytes(8, "little") + b"{}" + bytes(50))
+    with refused(str(path)):
+        read_tensors(path)
+
+
+def test_tensors_larger_than_their_file_are_refused(tmp_path, refused):
+    header = json.dumps({"x": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
+    (tmp_path / "x.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
+    with refused("x.safetensors"):
+        read_tensors(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("synset.safetensors", "images"),
+        ("synset-class.safetensors", "lengths"),
+        ("trajectory/00001.safetensors", "classifier.weight"),
+        ("trajectory/reach.safetensors", "classifier.bias"),
+    ],
+)
+def test_numbers_that_are_none_are_refused(run, name, tensor, value, command):
+    rewritten(run / name, lambda tensors: tensors[tensor].view(-1).__setitem__(0, value))
+    refuses(command("trace", run, "--index", 0), "NaN")
+
+
+@pytest.fixture(scope="module")
+def normalised(tmp_path_factory):
+    """A run of a network with BatchNorm, and its retrained models."""
+    out = tmp_path_factory.mktemp("normalised") / "run"
+    config = replace(CONFIG, options={**CONFIG.options, "norm": "batch"}, recipe=ddm.Recipe(epochs=2, batch_size=12))
+    datamodel, data, _ = ddm.runs.run.fit(config, out, "serial")
+    ddm.runs.run.audit(out, datamodel, data, retrain=2, unions=0, seeds=2, seed=0, engine="serial")
+    return out
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("folder", ["trajectory", "exact"])
+def test_statistics_that_are_no_numbers_are_refused(normalised, folder, value, tmp_path, command):
+    run = Path(shutil.copytree(normalised, tmp_path / "run"))
+    for path in sorted((run / folder).glob("0000[01].safetensors" if folder == "trajectory" else "*")):
+        tensors = {name: tensor.clone() for name, tensor in read_tensors(path).items()}
+        (name,) = (name for name in tensors if name.endswith("running_var"))
+        tensors[name][0] = value
+        write_tensors(path, tensors, read_metadata(path))
+    (run / "audit.json").unlink()
+    refuses(command("audit", run, "--retrain", 2, "--unions", 0, "--engine", "serial"), "NaN", "running_var")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors: tensors.update(groups=tensors["groups"] + 2**60),
+        lambda tensors: tensors.update(groups=-tensors["groups"]),
+        lambda tensors: tensors.update(groups=torch.zeros_like(tensors["groups"])),
+        lambda tensors: tensors.update(groups=tensors["groups"].float()),
+        lambda tensors: tensors.update(groups=tensors["groups"].bfloat16()),
+        lambda tensors: tensors.update(groups=tensors["groups"][None]),
+        lambda tensors: tensors.update(parents=tensors["parents"] + 10),
+        lambda tensors: tensors.update(parents=tensors["parents"][1:]),
+        lambda tensors: tensors.pop("groups"),
+    ],
+    ids=["far", "negative", "empty groups", "fractions", "halves", "matrix", "far parents", "few parents", "none"],
+)
+@pytest.mark.usefixtures("frugal")
+def test_groups_that_are_none_are_refused(run, change, refused):
+    rewritten(run / "partition.safetensors", change)
+    with refused("partition.safetensors"):
+        ddm.load(run)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"names": [1, 2]},
+        {"names": ["0"] * 10},
+        {"names": ["\ud800", *"123456789"]},
+        {"names": None},
+        {"steps": 10**12},
+        {"steps": 0},
+        {"steps": True},
+        {"hard": "yes"},
+        {"shared": False},
+        {"stopped": ["0"]},
+        {"stopped": {"elsewhere": "why"}},
+        {"stopped": {"0": 5}},
+        {"origin": 3},
+        {"origin": {"data": 5}},
+        {"origin": {"network": None}},
+        {"unknown": 3},
+    ],
+    ids=str,
+)
+def test_a_synset_that_says_something_else_is_refused(run, metadata, refused):
+    rewritten(run / "synset.safetensors", **metadata)
+    with refused("synset"):
+        ddm.load(run)
+    with refused("synset"):
+        raise ddm.InputError(verify(run).sentence)
+
+
+@pytest.mark.parametrize("change", [lambda x: x[:-1], lambda x: x[:, :-1], lambda x: x.long(), lambda x: x[..., 0]])
+@pytest.mark.parametrize("tensor", ["targets", "lengths"])
+def test_a_synset_of_other_shapes_is_refused(run, tensor, change, refused):
+    def spoil(tensors):
+        try:
+            tensors[tensor] = change(tensors[tensor]).contiguous()
+        except IndexError:
+            tensors[tensor] = tensors[tensor][None]
+
+    rewritten(run / "synset.safetensors", spoil)
+    with refused("synset.safetensors"):
+        Synset.load(run / "synset.safetensors")
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"step": 1e999}, {"step": -5}, {"length": 10**400}, {"length": 1e999}, {"step": None}, {"length": []}]
+)
+def test_a_checkpoint_that_cannot_be_placed_is_refused(run, metadata, refused):
+    path = run / "trajectory" / "00001.safetensors"
+    write_tensors(path, read_tensors(path), read_metadata(path) | metadata)
+    with refused(str(path)):
+        Trajectory.open(run / "trajectory")
+
+
+def test_a_checkpoint_of_other_shapes_is_refused_by_the_tensor_that_differs(run, refused):
+    rewritten(
+        run / "trajectory" / "00001.safetensors",
+        lambda tensors: tensors.update({"classifier.bias": tensors["classifier.bias"][None]}),
+    )
+    with refused("another network", "classifier.bias", "(1, 10)"):
+        ddm.load(run)
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"kept": 0}, {"kept": "2"}, {"epoch": -1}, {"step": 10**9}, {"length": None}, {"epoch": 0.5}], ids=str
+)
+def test_a_training_that_counted_wrongly_is_not_gone_on_with(run, metadata, refused):
+    path = run / "trajectory" / "progress.safetensors"
+    write_tensors(path, read_tensors(path), read_metadata(path) | metadata)
+    data = ddm.runs.run.load_data(CONFIG)
+    network = networks.build("convnet", data.train.shape, 10, width=2, depth=1)
+    with refused("progress.safetensors"):
+        ddm.train(network, data.train, CONFIG.recipe, directory=run / "trajectory")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "name", "change"),
+    [
+        ("sgd", "optimizer.0.momentum_buffer", lambda x: x[:1]),
+        ("sgd", "optimizer.0.momentum_buffer", lambda x: x.long()),
+        ("adam", "optimizer.0.exp_avg", lambda x: x[None]),
+        ("adam", "optimizer.0.exp_avg_sq", lambda x: x.double()),
+        ("adam", "optimizer.0.exp_avg_sq", lambda x: None),
+        ("adam", "optimizer.0.step", lambda x: x[None]),
+        ("adam", "optimizer.0.step", lambda x: -x),
+        ("adam", "reach.blocks.0.0.weight", lambda x: x[:1]),
+        ("adam", "reach.blocks.0.0.weight", lambda x: x.int()),
+        ("adam", "reach.blocks.0.0.weight", lambda x: None),
+    ],
+)
+def test_a_training_is_not_gone_on_with_by_an_optimiser_of_something_else(tmp_path, optimizer, name, change, refused):
+    data, path = ddm.runs.run.load_data(CONFIG), tmp_path / "progress.safetensors"
+    network = networks.build("convnet", data.train.shape, 10, width=2, depth=1)
+    recipe = ddm.Recipe(epochs=2, optimizer=optimizer, momentum=0.5 if optimizer == "sgd" else 0.0, lr=0.01)
+    ddm.train(network, data.train, recipe, directory=tmp_path)
+    tensors, metadata = read_tensors(path), read_metadata(path)
+    changed = change(tensors.pop(name))
+    write_tensors(path, tensors if changed is None else tensors | {name: changed}, metadata | {"epoch": 1})
+    with refused("progress.safetensors", "delete it"):
+        ddm.train(network, data.train, recipe, directory=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["data", "network", "target", "files"])
+@pytest.mark.parametrize("value", [5, [1], ...], ids=str)
+def test_a_manifest_of_other_kinds_is_refused(run, name, value, command):
+    change_manifest(run, **{name: value})
+    tensors, metadata = read_tensors(run / "partition.safetensors"), read_metadata(run / "partition.safetensors")
+    write_tensors(run / "partition.safetensors", tensors, metadata | {"data": "0" * 64})
+    shutil.copy(run / "trajectory" / "00000.safetensors", run / "trajectory" / "00001.safetensors")
+    refuses(command("verify", run))
+    refuses(command("trace", run, "--index", 0))
+
+
+def test_a_description_of_the_data_that_is_none_is_refused(run, refused):
+    change_manifest(run, described=[1])
+    for use in (lambda: verify(run, ddm.datasets.load("digits", limit=30).train), lambda: ddm.runs.run.open_run(run)):
+        with refused("manifest.json", "described"):
+            use()
+
+
+def test_a_file_with_a_name_too_long_for_one_is_missing(run):
+    change_manifest(run, files=read_json(run / "manifest.json")["files"] | {"a" * 5000: "0" * 64})
+    assert [one.state for one in verify(run).bad] == ["missing"]
+
+
+@pytest.mark.usefixtures("frugal")
+@pytest.mark.parametrize("change", [{"width": 20_000}, {"depth": 999}, {"classes": 2**20}, {"shape": [2**20] * 3}])
+def test_a_manifest_cannot_ask_for_a_gigantic_network(run, change, refused):
+    change_manifest(run, spec=read_json(run / "manifest.json")["spec"] | change)
+    with refused():
+        ddm.load(run)
+
+
+@pytest.mark.usefixtures("frugal")
+def test_a_network_file_cannot_ask_for_a_gigantic_network(tmp_path, refused):
+    path = tmp_path / "network.safetensors"
+    networks.save(networks.ConvNet(width=2, depth=1), path)
+    spec = read_metadata(path)["network"]
+    for change in ({"width": 20_000}, {"depth": 10**9}, {"classes": 10**12}, {"name": ["convnet"]}):
+        write_tensors(path, read_tensors(path), {"network": spec | change})
+        with refused("network.safetensors"):
+            networks.load(path)
+
+
+@pytest.mark.parametrize("dtype", ["load", "complex64", "int8", "", None])
+def test_a_manifest_cannot_name_any_type(run, dtype, refused):
+    change_manifest(run, dtype=dtype)
+    with refused("manifest.json"):
+        ddm.load(run)
+
+
+@pytest.mark.parametrize("trained", [[], ["nothing"], [1], [[]], "blocks"], ids=str)
+def test_a_manifest_must_name_what_was_trained(run, trained, refused):
+    change_manifest(run, trained=trained)
+    with refused("manifest.json"):
+        ddm.load(run)
+
+
+def test_an_audit_with_numbers_too_large_is_refused(finished, run, refused):
+    figure = {"value": 10**400, "low": 0, "high": 1, "retrain": None, "ceiling": None}
+    figures = {"same run": dict.fromkeys(ddm.truth.fidelity.FIGURES, figure)}
+    audit = ddm.truth.audit.Audit(figures, ("0",), 1, 2, (3, 4), 6, 0.1)
+    with refused("not an audit"):
+        ddm.truth.audit.Audit.from_dict(vars(audit))
+
+
+# --- links ---
+
+
+@pytest.mark.parametrize("name", ["trajectory", "exact", "parts", "synset.safetensors", "trajectory/00001.safetensors"])
+def test_nothing_is_read_or_written_through_a_link_out_of_a_run(run, name, tmp_path, command):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    if (run / name).is_dir():
+        shutil.rmtree(run / name)
+    else:
+        (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(outside if "." not in name else outside / "file")
+    for arguments in (
+        ("verify", run),
+        ("trace", run, "--index", 0),
+        ("audit", run, "--retrain", 2),
+        ("report", run),
+        ("fit", "--config", run / "config.json", "--out", run),
+    ):
+        refuses(command(*arguments), "link", str(run / name))
+    assert not list(outside.iterdir())
+
+
+@pytest.mark.parametrize("name", ["x", "synset.safetensors", "trajectory"])
+def test_links_that_go_round_in_circles_are_refused(run, name, command):
+    if (run / name).exists():
+        (run / name).rename(run / "away")
+    (run / name).symlink_to(name)
+    for arguments in (("verify", run), ("trace", run, "--index", 0), ("fit", "digits", "--out", run / name)):
+        refuses(command(*arguments), str(run / name))
+
+
+def test_a_run_may_itself_be_a_link(run, tmp_path, command):
+    (tmp_path / "link").symlink_to(run)
+    assert command("verify", tmp_path / "link").code == 0
+
+
+def test_files_of_a_manifest_are_not_sought_elsewhere(run, command):
+    files = read_json(run / "manifest.json")["files"]
+    for name in ("../../secret", "/etc/passwd"):
+        change_manifest(run, files=files | {name: "0" * 64})
+        refuses(command("verify", run), "manifest.json")
+
+
+def test_a_file_of_groups_that_never_ends_is_not_read(tmp_path, command):
+    config = CONFIG.to_dict()
+    for groups in ("/dev/zero", "a\0b"):
+        write_json(tmp_path / "config.json", config | {"groups": groups, "groups_hash": "0" * 64})
+        refuses(command("fit", "--config", tmp_path / "config.json", "--out", tmp_path / "made"))
+
+
+def test_store_knows_no_format_before_the_first(run, refused):
+    change_manifest(run, format=-1)
+    with refused("manifest.json"):
+        store.read_manifest(run)

@@ -1,0 +1,155 @@
+"""What a fit would take, against what it takes."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import joblib
+import pytest
+import torch
+from outcomes import refuses
+
+from ddm.runs import plan as module
+from ddm.compute.backends import Place
+from ddm.runs.plan import estimate
+from ddm.distil import Settings
+from ddm.training.recipe import Recipe
+from ddm.runs.run import Config, fit
+
+SMALL = Config(
+    data="digits",
+    limit=400,
+    options={"width": 8, "depth": 2},
+    recipe=Recipe(epochs=6),
+    clusters=3,
+    settings=Settings(curvature=512, bank=64),
+)
+REVERSE = Settings(matching="reverse", steps=3)
+
+
+@pytest.fixture(autouse=True)
+def even_clock(monkeypatch):
+    """Every trial takes one second, so that estimates depend on the amount of work and not on the machine's load."""
+
+    def timed(work):
+        work()
+        return 1.0
+
+    monkeypatch.setattr(module, "_timed", timed)
+
+
+@pytest.mark.parametrize("settings", [SMALL.settings, REVERSE], ids=["response", "reverse"])
+def test_the_disk_is_right_to_a_factor_of_two(settings, tmp_path):
+    config = Config(**{**vars(SMALL), "settings": settings})
+    wanted = estimate(config).disk
+    fit(config, tmp_path / "run")
+    found = sum(path.stat().st_size for path in (tmp_path / "run").rglob("*") if path.is_file())
+    assert found / 2 <= wanted <= 2 * found
+
+
+MEASURED = """
+import json, sys
+from pathlib import Path
+from ddm.runs import run
+from ddm.runs.plan import estimate
+from ddm.compute.memory import peak
+
+config, out = run.Config.from_dict(json.loads(sys.argv[1])), sys.argv[2:]
+if out:
+    run.fit(config, Path(out[0]), "serial")
+    print(peak())
+else:
+    print(estimate(config, "serial").memory)
+"""
+
+
+def measured(config, *out):
+    """Bytes of a fit in one process: as planned or, with a folder for the run, as it takes."""
+    command = [sys.executable, "-W", "ignore", "-c", MEASURED, json.dumps(config.to_dict()), *map(str, out)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    answer = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=600)
+    return int(answer.stdout)
+
+
+@pytest.mark.slow
+def test_the_memory_is_right_to_a_factor_of_two(tmp_path):
+    config = Config(data="digits", options={"width": 16, "depth": 2}, recipe=Recipe(epochs=2), clusters=8)
+    wanted, found = measured(config), measured(config, tmp_path / "run")
+    assert found / 2 <= wanted <= 2 * found
+
+
+def test_pieces_are_timed_on_one_thread(monkeypatch):
+    threads = []
+    gradient = module.loss_gradient
+    monkeypatch.setattr(
+        module, "loss_gradient", lambda *given: threads.append(torch.get_num_threads()) or gradient(*given)
+    )
+    torch.set_num_threads(2)
+    try:
+        estimate(SMALL)
+    finally:
+        torch.set_num_threads(1)
+    assert set(threads) == {1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "workers"), [(SMALL.settings, 8), (REVERSE, 4)], ids=["response", "reverse: as many as blocks"]
+)
+def test_every_worker_takes_memory(settings, workers, monkeypatch):
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 8)
+    config = replace(SMALL, settings=settings)
+    here, there = estimate(config, "serial"), estimate(config, "processes")
+    assert (here.workers, there.workers) == (0, workers)
+    assert there.memory > here.memory + workers * 50e6  # the interpreter and torch, each time
+    assert estimate(config, Place("serial")).workers == 0
+    assert estimate(config, "dask://127.0.0.1:1").workers == 0
+
+
+def test_a_bank_that_may_grow_takes_more_memory_than_the_one_it_starts_with():
+    grows = estimate(replace(SMALL, settings=Settings(curvature=512)), "serial")
+    stays = estimate(replace(SMALL, settings=Settings(curvature=512, bank=102)), "serial")
+    assert grows.memory > stays.memory + 30e6
+
+
+def test_what_this_process_took_before_does_not_count():
+    before = estimate(SMALL, "serial").memory
+    torch.ones(2**28)  # 1 GiB, given back at once
+    assert estimate(SMALL, "serial").memory < before + 2**29
+
+
+def test_the_workers_are_said_and_a_wrong_engine_refused(command, monkeypatch):
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 3)
+    small = ("fit", "digits", "--limit", "100", "--epochs", "2", "--plan", "--engine")
+    assert "that of 3 workers" in command(*small, "processes").out
+    assert "workers" not in command(*small, "serial").out
+    assert "cores as this machine" in command(*small, "dask://127.0.0.1:1").err
+    refuses(command(*small, "nonsense"), "no engine 'nonsense'")
+
+
+def test_more_of_everything_takes_more():
+    one = estimate(SMALL)
+    many = Config(**{**vars(SMALL), "clusters": 12, "recipe": Recipe(epochs=60), "options": {"width": 32, "depth": 2}})
+    other = estimate(many)
+    assert other.seconds["training"] > 4 * one.seconds["training"]  # by the even clock
+    assert other.memory > one.memory
+    assert other.disk > 10 * one.disk
+
+
+@pytest.mark.parametrize("matching", ["reverse", "forward"])
+def test_more_steps_of_matching_take_more_time(matching):
+    few, many = (Settings(matching=matching, steps=steps) for steps in (3, 300))
+    seconds = [estimate(replace(SMALL, settings=settings)).seconds["matching"] for settings in (few, many)]
+    assert seconds[1] > seconds[0]  # by the even clock
+
+
+def test_a_plan_is_said_and_nothing_is_written(command, tmp_path):
+    answer = command("fit", "digits", "--limit", "100", "--epochs", "2", "--plan")
+    assert answer.code == 0
+    assert "This would take about" in answer.out
+    assert "of memory" in answer.out
+    assert not list(tmp_path.iterdir())
+    found = json.loads(command("fit", "digits", "--limit", "100", "--epochs", "2", "--plan", "--json").out)
+    assert set(found) == {"seconds", "memory", "workers", "disk"}
+    assert found["seconds"]["all"] == pytest.approx(sum(v for k, v in found["seconds"].items() if k != "all"))

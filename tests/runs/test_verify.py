@@ -1,0 +1,438 @@
+"""``ddm verify``: every file of a run is checked, by itself, with the others and against the training data."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from outcomes import refuses
+from comparing import same_tensors
+from manifests import change_manifest
+
+import ddm
+import ddm.compute.files
+import ddm.runs.run
+import ddm.truth.retraining
+from ddm import DistilledDatamodel, Recipe
+from ddm.runs import store
+from ddm.compute.files import read_json, read_metadata, read_tensors, replacing, write_json, write_tensors
+from ddm.runs.run import Config
+from ddm.distil.synset import Synset
+from ddm.runs.verify import DATA, TOGETHER, verify
+
+FILES = (
+    *("config.json", "summary.json", "partition.safetensors", "synset.safetensors", "synset-class.safetensors"),
+    *("trajectory/00000.safetensors", "trajectory/00001.safetensors", "trajectory/progress.safetensors", "audit.json"),
+    "manifest.json",
+)
+
+
+def config(path, **changes):
+    return Config(
+        data=f"npz:{path}",
+        options={"width": 2, "depth": 1} | changes.pop("options", {}),
+        recipe=Recipe(epochs=2, batch_size=16),
+        partition="class",
+        settings=ddm.Settings(curvature=8, bank=2),
+        **changes,
+    )
+
+
+@pytest.fixture(scope="module")
+def npz(digits, tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "digits.npz"
+    np.savez(path, images=digits.train.raw[:60, 0].numpy(), labels=digits.train.labels[:60].numpy())
+    return path
+
+
+@pytest.fixture(scope="module")
+def audited(npz, tmp_path_factory):
+    """A complete run with an audit and its retrained models."""
+    out = tmp_path_factory.mktemp("audited") / "run"
+    datamodel, data, _ = ddm.runs.run.fit(config(npz), out, "serial")
+    ddm.runs.run.audit(out, datamodel, data, retrain=2, unions=1, seeds=2, seed=0, engine="serial")
+    return out
+
+
+@pytest.fixture
+def run(audited, tmp_path):
+    """A copy of it that may be spoilt."""
+    return Path(shutil.copytree(audited, tmp_path / "run"))
+
+
+@pytest.fixture(scope="module")
+def other(npz, tmp_path_factory):
+    """A run of a wider network."""
+    out = tmp_path_factory.mktemp("other") / "run"
+    ddm.runs.run.fit(config(npz, options={"width": 3}), out, "serial")
+    return out
+
+
+def flip(path):
+    """Turn one bit in the last byte of a file but one, where JSON has its last brace."""
+    content = bytearray(path.read_bytes())
+    content[-3 if path.suffix == ".safetensors" else content.rindex(b":") + 2] ^= 1
+    path.write_bytes(content)
+
+
+def states(run, train=None):
+    return {one.name: one.state for one in verify(run, train).checked}
+
+
+def bad(run, train=None):
+    return {one.name: one.state for one in verify(run, train).bad}
+
+
+def test_a_whole_run_is_whole(command, run, npz):
+    answer = command("verify", run, "--json").json
+    assert answer["whole"]
+    assert answer["complete"]
+    assert {one["state"] for one in answer["checked"]} == {"whole"}
+    assert {*FILES, TOGETHER, DATA} <= {one["name"] for one in answer["checked"]}
+    assert len([one for one in answer["checked"] if one["name"].startswith("exact/")]) >= 2
+    shown = command("verify", run)
+    assert shown.code == 0
+    assert "is whole." in shown.out
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit_is_found_and_its_file_is_named(run, name, command):
+    flip(run / name)
+    answer = command("verify", run)
+    assert answer.code == 2
+    assert name in answer.err
+    assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize("name", FILES[:-2])
+def test_a_missing_file_is_named(run, name):
+    (run / name).unlink()
+    assert bad(run) == {name: "missing"}
+
+
+@pytest.mark.parametrize("name", FILES[2:8])
+def test_a_file_cut_short_is_named(run, name):
+    content = (run / name).read_bytes()
+    (run / name).write_bytes(content[: len(content) // 2])
+    assert bad(run) == {name: "damaged"}
+
+
+def test_a_damaged_retraining_is_named(run):
+    path = next((run / "exact").iterdir())
+    flip(path)
+    assert bad(run) == {f"exact/{path.name}": "damaged"}
+
+
+def test_all_that_is_bad_is_told_at_once(run, command):
+    (run / "summary.json").unlink()
+    flip(run / "synset.safetensors")
+    said = command("verify", run, "--json")
+    assert said.code == 2
+    assert said.err.count("\n") == 1
+    found = {one["name"]: one["state"] for one in json.loads(said.out)["checked"]}
+    assert (found["summary.json"], found["synset.safetensors"]) == ("missing", "damaged")
+    assert found["config.json"] == "whole"
+
+
+@pytest.mark.parametrize("name", ["synset.safetensors", "synset-class.safetensors", "trajectory/00002.safetensors"])
+def test_a_file_of_another_run_is_foreign(run, other, name):
+    shutil.copy(other / name, run / name)
+    assert bad(run) == {name: "foreign"}
+
+
+def test_a_checkpoint_too_many_is_foreign(run):
+    shutil.copy(run / "trajectory" / "00002.safetensors", run / "trajectory" / "00003.safetensors")
+    assert bad(run) == {"trajectory/00003.safetensors": "foreign"}
+
+
+def test_an_audit_of_another_synset_is_foreign(run):
+    values = read_json(run / "audit.json")
+    values["of"] = "0" * 64
+    del values["checksum"]
+    write_json(run / "audit.json", values)
+    assert bad(run) == {"audit.json": "foreign"}
+
+
+@pytest.mark.parametrize("name", ["notes.txt", ".DS_Store", "trajectory/.DS_Store"])
+def test_what_a_user_keeps_in_a_run_does_no_harm(run, name):
+    (run / name).write_text("mine")
+    assert states(run)[name] == "other"
+    assert not bad(run)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "exact/a.safetensors", "parts/0000-class.safetensors"])
+@pytest.mark.parametrize("complete", [True, False])
+def test_what_a_killed_write_leaves_does_no_harm(run, name, complete):
+    change_manifest(run, complete=complete)
+    with replacing(run / name) as half:
+        half.write_text("half of a write")
+        assert states(run)[half.relative_to(run).as_posix()] == "other"
+        assert not bad(run)
+
+
+def test_what_a_killed_write_of_a_checkpoint_leaves_does_no_harm(run):
+    with replacing(run / "trajectory" / "00003.safetensors") as half:
+        half.write_text("half of a write")
+        assert not bad(run)
+
+
+def test_a_run_that_is_not_complete_is_checked_as_far_as_it_goes(run):
+    write_json(run / "manifest.json", {"format": store.FORMAT, "complete": False})
+    found = verify(run)
+    assert not found.bad
+    assert "not complete" in found.sentence
+    flip(run / "trajectory" / "00001.safetensors")
+    assert bad(run) == {"trajectory/00001.safetensors": "damaged"}
+
+
+def test_a_run_without_checksums_is_still_read_and_said_to_have_none(run, digits):
+    """As the first versions wrote them: checksums of three files, and none inside of files."""
+    for path in run.rglob("*.safetensors"):
+        tensors = {name: tensor.clone() for name, tensor in read_tensors(path).items()}
+        metadata = {key: value for key, value in read_metadata(path).items() if key not in ("origin", "data")}
+        path.unlink()
+        ddm.compute.files.save_file(tensors, path, metadata={"ddm": json.dumps(metadata)})
+    facts = read_json(run / "manifest.json")
+    facts["files"] = {name: ddm.compute.files.hash_of(run / name) for name in facts["files"] if name in store.FILES[2:]}
+    for key in ("checksum", "described"):
+        del facts[key]
+    write_json(run / "manifest.json", facts)
+    (run / "audit.json").unlink()
+    assert ddm.load(run).outputs(digits.test.batch()[0]).isfinite().all()
+    found = verify(run)
+    assert not found.bad
+    assert {one.name for one in found.checked if one.state == "unchecked"} >= {"manifest.json", "config.json"}
+    assert "nothing tells" in found.sentence
+
+
+# --- the training data ---
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda x, y: (x[1:], y[1:]), "samples there"),
+        (lambda x, y: (255 - x, y), "other inputs"),
+        (lambda x, y: (x, (y + 1) % 10), "other labels"),
+        (lambda x, y: (x[:, 1:], y), "shape there"),
+        (lambda x, y: (x, [f"digit {one}" for one in y]), "other classes"),
+    ],
+    ids=["fewer", "inputs", "labels", "shape", "names"],
+)
+def test_changed_training_data_are_refused_with_what_differs(run, npz, change, told, tmp_path, command):
+    with np.load(npz) as arrays:
+        x, y = change(arrays["images"], arrays["labels"])
+    np.savez(tmp_path / "changed.npz", images=x, labels=y)
+    kept = read_json(run / "config.json")
+    write_json(run / "config.json", kept | {"data": f"npz:{tmp_path / 'changed.npz'}"})
+    refuses(command("trace", run, "--index", 0), "other training data", told)
+    write_json(run / "config.json", kept)
+    changed = ddm.datasets.load(f"npz:{tmp_path / 'changed.npz'}").train
+    assert bad(run, changed) == {DATA: "foreign"}
+    assert told in verify(run, changed).sentence
+    with pytest.raises(ddm.InputError, match=told):
+        ddm.load(run).audit(changed, train=changed, retrain=2)
+
+
+def test_data_that_are_gone_are_not_called_changed(run, npz, command, tmp_path):
+    moved = Path(shutil.move(npz, tmp_path / "moved.npz"))
+    try:
+        answer = command("verify", run, "--json").json
+        assert [one["state"] for one in answer["checked"] if one["name"] == DATA] == ["unchecked"]
+    finally:
+        shutil.move(moved, npz)
+
+
+# --- wrong together ---
+
+
+def test_a_synset_of_another_network_is_refused_with_both_names(run, audited, digits, refused):
+    network = ddm.networks.AlexNet((1, 8, 8), 10, width=2)
+    target = ddm.train(network, digits.train[:40], Recipe(epochs=1, batch_size=40))
+    made = DistilledDatamodel.fit(target, digits.train[:40], partition="class", curvature=8, bank=2)
+    made.synset.save(run / "synset.safetensors")
+    with refused("synset.safetensors", "another network", "AlexNet", "ConvNet"):
+        ddm.load(run)
+    mine = ddm.load(audited)
+    with refused("another network", "AlexNet", "ConvNet"):
+        DistilledDatamodel(mine.target, mine.partition, made.synset, None, mine.settings, mine.data)
+
+
+@pytest.mark.parametrize(
+    ("what", "told"), [("data", "other training data"), ("target", "another training of the same network")]
+)
+def test_a_synset_of_other_data_or_another_training_is_refused_with_what_differs(run, what, told, refused):
+    synset = Synset.load(run / "synset.safetensors")
+    replace(synset, origin={**synset.origin, what: "0" * 64}).save(run / "synset.safetensors")
+    with refused("synset.safetensors", told):
+        ddm.load(run)
+    assert told in verify(run).sentence
+
+
+@pytest.mark.parametrize(
+    ("recipe", "rows", "told"),
+    [(Recipe(epochs=2, batch_size=16), slice(0, 30), "other data"), (Recipe(epochs=2), slice(None), "another recipe")],
+)
+def test_a_trajectory_of_other_data_or_another_recipe_is_refused_with_what_differs(
+    run, npz, recipe, rows, told, refused
+):
+    train = ddm.datasets.load(f"npz:{npz}").train[rows]
+    shutil.rmtree(run / "trajectory")
+    network = ddm.networks.build("convnet", train.shape, 10, width=2, depth=1)
+    ddm.train(network, train, recipe, directory=run / "trajectory")
+    with refused("trajectory", told):
+        ddm.load(run)
+    assert "foreign" in bad(run).values()
+    assert told in verify(run).sentence
+
+
+def test_a_trajectory_of_another_network_is_refused_with_the_tensor_that_differs(run, other, refused):
+    shutil.rmtree(run / "trajectory")
+    shutil.copytree(other / "trajectory", run / "trajectory")
+    with refused("another network", "blocks.0.0.weight", "(3, 1, 3, 3)", "(2, 1, 3, 3)"):
+        ddm.load(run)
+
+
+def test_another_network_is_refused_with_what_differs(run, refused):
+    with refused("another network", "[2, 1, 3, 3]", "[4, 1, 3, 3]"):
+        ddm.load(run, ddm.networks.ConvNet((1, 8, 8), 10, width=4, depth=1))
+    with refused("another network", "pooling is avg there, max in the one given"):
+        ddm.load(run, ddm.networks.ConvNet((1, 8, 8), 10, width=2, depth=1, pooling="max"))
+
+
+def test_a_partition_and_a_synset_of_other_groups_do_not_go_together(run):
+    path = run / "partition.safetensors"
+    metadata = read_metadata(path)
+    write_tensors(path, read_tensors(path), metadata | {"names": [f"group {name}" for name in metadata["names"]]})
+    change_manifest(run, files=read_json(run / "manifest.json")["files"] | {path.name: ddm.compute.files.hash_of(path)})
+    assert bad(run) == {TOGETHER: "foreign"}
+    assert "other groups" in verify(run).sentence
+
+
+def test_training_data_are_not_looked_for_before_the_files_are_whole(run):
+    def look():
+        raise AssertionError("the training data were looked for")
+
+    flip(run / "synset.safetensors")
+    assert "synset.safetensors" in bad(run, look)
+    write_json(run / "manifest.json", {"format": store.FORMAT, "complete": False})
+    assert not verify(run, look).complete
+
+
+# --- used only as it was written ---
+
+
+def test_a_manifest_that_has_changed_is_not_used(run, command, refused):
+    text = (run / "manifest.json").read_text()
+    assert text.count('"lr": 0.1,') == 1
+    (run / "manifest.json").write_text(text.replace('"lr": 0.1,', '"lr": 0.2,'))
+    refuses(command("audit", run, "--retrain", 2), "manifest.json", "not as it was written")
+    with refused("manifest.json"):
+        ddm.load(run)
+
+
+def test_an_audit_that_has_changed_is_not_believed(run, command):
+    values = read_json(run / "audit.json")
+    write_json(run / "audit.json", values | {"unions": values["unions"] + 1})
+    refuses(command("trace", run, "--index", 0), "audit.json", "delete it")
+    (run / "audit.json").unlink()
+    assert command("trace", run, "--index", 0).code == 0
+
+
+def test_a_retrained_model_that_has_changed_is_not_used_and_made_again(run, refused):
+    datamodel, data = ddm.runs.run.open_run(run)
+    exact, nothing = ddm.truth.retraining.Exact(datamodel.target, data.train, run / "exact", engine="serial"), np.array([], int)
+    before = {name: tensor.clone() for name, tensor in next(exact.states([nothing])).items()}
+    path = exact._path(nothing, 0)
+    flip(path)
+    with refused(path.name, "delete it, and it is made again"):
+        next(exact.states([nothing]))
+    path.unlink()
+    assert same_tensors(next(exact.states([nothing])), before)
+
+
+@pytest.mark.parametrize("name", ["00000.safetensors", "00001.safetensors"])
+def test_a_checkpoint_that_has_changed_is_not_used(run, name, refused):
+    flip(run / "trajectory" / name)
+    trajectory = ddm.load(run).target.trajectory
+    with refused(name, "not as it was written", "restore it"):
+        list(trajectory)
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [("trajectory/progress.safetensors", "training starts again"), ("parts/0000-cluster.safetensors", "made again")],
+)
+def test_a_fit_does_not_go_on_from_what_has_changed(npz, tmp_path, name, cure, monkeypatch, refused):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "save", killed)
+        with pytest.raises(KeyboardInterrupt):
+            ddm.runs.run.fit(config(npz), tmp_path / "run", "serial")
+    flip(tmp_path / "run" / name)
+    with refused(name, cure):
+        ddm.runs.run.fit(config(npz), tmp_path / "run", "serial")
+    (tmp_path / "run" / name).unlink()
+    ddm.runs.run.fit(config(npz), tmp_path / "run", "serial")
+    assert not bad(tmp_path / "run")
+
+
+def test_a_run_of_a_newer_format_is_refused(run, command):
+    change_manifest(run, format=store.FORMAT + 1)
+    refuses(command("verify", run), f"format {store.FORMAT + 1}", "update ddm")
+
+
+def test_what_is_no_run_is_refused(tmp_path, command):
+    refuses(command("verify", tmp_path), "not a run")
+
+
+# --- checkpoints that are read later ---
+
+
+def test_a_foreign_first_checkpoint_is_refused_when_it_is_read(run, refused):
+    path = run / "trajectory" / "00000.safetensors"
+    tensors, metadata = read_tensors(path), read_metadata(path)
+    write_tensors(path, {name: tensor + 1 for name, tensor in tensors.items()}, metadata)  # whole by its own checksum
+    loaded, data = ddm.runs.run.open_run(run)
+    with refused("00000.safetensors", "saved with"):
+        loaded.target.at(0)
+    with refused("00000.safetensors", "saved with"):
+        loaded.audit(data.test, retrain=2, unions=0, engine="serial")
+
+
+def test_a_foreign_reach_of_the_optimiser_is_refused(run, refused):
+    write_tensors(run / "trajectory" / "reach.safetensors", {"a": torch.zeros(1)})
+    change_manifest(run, files=read_json(run / "manifest.json")["files"] | {"trajectory/reach.safetensors": "0" * 64})
+    with refused("reach.safetensors", "saved with"):
+        ddm.load(run)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"recipe": {"speed": 1}},
+        {"recipe": {"epochs": "many"}},
+        {"recipe": ...},
+        {"settings": {"bank": "large"}},
+        {"settings": None},
+        {"dtype": "complex64"},
+        {"dtype": ...},
+        {"trained": []},
+        {"trained": ["nothing"]},
+        {"loss": ...},
+        {"loss": 3},
+        {"spec": {"name": "convnet"}},
+        {"checkpoints": 2},
+    ],
+    ids=str,
+)
+def test_a_manifest_that_loading_refuses_is_not_called_whole(run, change, refused):
+    change_manifest(run, **change)
+    with refused():
+        ddm.load(run)
+    assert bad(run) == {"the files together": "foreign"}

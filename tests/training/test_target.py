@@ -1,0 +1,709 @@
+"""Training a target: reproducible, resumable, and what a plain loop over the same batches would give."""
+
+import copy
+import itertools
+import math
+import os
+import random
+import tempfile
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from comparing import same_tensors
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+import ddm
+from ddm import Recipe, Recorder, Samples, Target, Trajectory, train
+from ddm.networks.flat import state_of
+
+
+class Killed(BaseException):
+    """Nothing handles it, as nothing handles a kill."""
+
+
+COUNT = 24
+PLAIN = Recipe(epochs=3, lr=0.2, batch_size=7, seed=1)
+
+
+def samples(count=COUNT):
+    """Every sample is a class of its own, so that the loss sees which samples are in a batch."""
+    generator = torch.Generator().manual_seed(5)
+    return Samples.make(torch.randn(count, 1, 6, 6, generator=generator), torch.arange(count))
+
+
+def linear(seed=0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Flatten(), nn.Linear(36, COUNT))
+
+
+def fragile(seed=0):
+    """A network with everything a resumed training could get wrong: running statistics and dropout."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout(0.4), nn.Flatten(), nn.Linear(48, COUNT)
+        )
+
+
+class Watched:
+    """Cross-entropy that remembers which samples it saw, and may be killed at its ``until``-th call."""
+
+    def __init__(self, until=None):
+        self.batches, self.until = [], until
+
+    def __call__(self, logits, labels):
+        self.batches.append(labels.tolist())
+        if len(self.batches) == self.until:
+            raise Killed
+        return F.cross_entropy(logits, labels)
+
+
+def batches_of(recipe):
+    """The batches that a training makes, as lists of rows."""
+    watched = Watched()
+    train(linear(), samples(), recipe, loss=watched)
+    return watched.batches
+
+
+def by_hand(network, data, batches, rates, recipe):
+    """States before training and after each step of a plain loop over ``batches`` with learning rates ``rates``."""
+    network = copy.deepcopy(network).train()
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(trained, recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+    states = [state_of(network)]
+    for rows, rate in zip(batches, rates, strict=True):
+        if rows:
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.zero_grad()
+            x, y = data.batch(rows)
+            F.cross_entropy(network(x), y).backward()
+            optimizer.step()
+        states.append(state_of(network))
+    return states
+
+
+def same(one, other):
+    """Whether two trajectories are identical, bit for bit."""
+    return (
+        one.steps == other.steps
+        and one.lengths == other.lengths
+        and (one.reach is None) == (other.reach is None)
+        and same_tensors(one.reach or {}, other.reach or {})
+        and all(same_tensors(a, b) for a, b in zip(one, other, strict=True))
+    )
+
+
+# --- reproducible ---
+
+
+def test_the_same_seed_gives_the_same_trajectory_bit_for_bit():
+    recipe = Recipe(epochs=2, batch_size=5, momentum=0.9, augment="flip-shift", seed=3)
+    assert same(train(fragile(), samples(), recipe).trajectory, train(fragile(), samples(), recipe).trajectory)
+
+
+def test_another_seed_gives_another_trajectory_from_the_same_start():
+    one = train(linear(), samples(), Recipe(epochs=1, batch_size=5, seed=0)).trajectory
+    other = train(linear(), samples(), Recipe(epochs=1, batch_size=5, seed=1)).trajectory
+    assert same_tensors(one[0], other[0])
+    assert not same_tensors(one[1], other[1])
+
+
+def test_global_random_generators_are_neither_used_nor_changed():
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002 - the global one is what this is about
+    random.seed(0)
+    one = train(fragile(), samples(), PLAIN)
+    expected = [torch.rand(1).item(), np.random.rand(), random.random()]  # noqa: NPY002
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    random.seed(0)
+    assert [torch.rand(1).item(), np.random.rand(), random.random()] == expected  # noqa: NPY002
+    torch.manual_seed(77)
+    assert same(one.trajectory, train(fragile(), samples(), PLAIN).trajectory)
+
+
+def test_the_network_given_is_not_changed():
+    network = fragile()
+    before = state_of(network)
+    target = train(network, samples(), PLAIN)
+    assert same_tensors(before, state_of(network))
+    assert same_tensors(before, target.trajectory[0])
+    assert network.training
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in network.parameters())
+
+
+def test_every_epoch_meets_every_sample_once_in_an_order_of_its_own():
+    batches = batches_of(PLAIN)
+    assert [len(batch) for batch in batches] == [7, 7, 7, 3] * 3
+    epochs = [list(itertools.chain(*batches[start : start + 4])) for start in (0, 4, 8)]
+    assert all(sorted(epoch) == list(range(COUNT)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+# --- what a plain loop gives ---
+
+COSINE = [0.2 * 0.5 * (1 + math.cos(math.pi * step / 12)) for step in range(12)]
+STEP = [0.2] * 6 + [0.2 * 0.1] * 3 + [0.2 * 0.01] * 3
+
+
+@pytest.mark.parametrize(("schedule", "rates"), [("constant", [0.2] * 12), ("cosine", COSINE), ("step", STEP)])
+@pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.01), (0.9, 0.01)])
+def test_training_is_a_plain_loop_of_sgd(schedule, rates, momentum, weight_decay):
+    recipe = Recipe(3, 0.2, 7, momentum, weight_decay, schedule, checkpoint_every=1, seed=1)
+    trajectory = train(linear(), samples(), recipe).trajectory
+    expected = by_hand(linear(), samples(), batches_of(recipe), rates, recipe)
+    assert all(same_tensors(one, other) for one, other in zip(trajectory, expected, strict=True))
+    assert trajectory.lengths == pytest.approx([0.0, *(sum(rates[:t]) / (1 - momentum) for t in range(1, 13))])
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+def test_adam_is_torchs_and_counts_how_far_each_parameter_could_go(weight_decay):
+    recipe = Recipe(3, 0.01, 7, weight_decay=weight_decay, checkpoint_every=1, seed=1, optimizer="adam")
+    trajectory = train(linear(), samples(), recipe).trajectory
+    network = linear().train()
+    optimizer = torch.optim.Adam(network.parameters(), 0.01, weight_decay=weight_decay)
+    reach = [torch.zeros_like(parameter) for parameter in network.parameters()]
+    for step, rows in enumerate(batches_of(recipe)):
+        optimizer.zero_grad()
+        x, y = samples().batch(rows)
+        F.cross_entropy(network(x), y).backward()
+        optimizer.step()
+        for total, parameter in zip(reach, network.parameters(), strict=True):
+            second = optimizer.state[parameter]["exp_avg_sq"] / (1 - 0.999 ** (step + 1))
+            total += 0.01 / (second.sqrt() + 1e-8)
+        assert same_tensors(trajectory[step + 1], state_of(network))
+    for found, wanted in zip(trajectory.reach.values(), reach, strict=True):
+        torch.testing.assert_close(found, wanted)
+    mean = torch.cat([part.flatten() for part in reach]).mean()
+    assert trajectory.lengths[-1] == pytest.approx(float(mean), rel=1e-5)
+
+
+def test_adam_takes_no_momentum(refused):
+    with refused("momentum"):
+        Recipe(optimizer="adam", momentum=0.5)
+
+
+@pytest.mark.parametrize(
+    ("every", "steps"),
+    [(None, [0, 4, 8, 12]), (1, list(range(13))), (3, [0, 3, 6, 9, 12]), (5, [0, 5, 10, 12]), (100, [0, 12])],
+)
+def test_a_checkpoint_is_kept_every_epoch_or_every_so_many_steps_and_at_the_end(every, steps):
+    recipe = Recipe(epochs=3, lr=0.2, batch_size=7, checkpoint_every=every, seed=1)
+    trajectory = train(linear(), samples(), recipe).trajectory
+    expected = by_hand(linear(), samples(), batches_of(recipe), [0.2] * 12, recipe)
+    assert trajectory.steps == steps
+    assert all(same_tensors(trajectory[t], expected[step]) for t, step in enumerate(steps))
+
+
+def test_inputs_are_augmented_when_the_recipe_says_so():
+    plain, augmented = (train(linear(), samples(), Recipe(epochs=1, augment=kind)) for kind in ("none", "shift"))
+    assert not torch.equal(plain.theta, augmented.theta)
+
+
+def test_a_plain_torch_dataset_trains_as_the_same_samples_do():
+    x, y = samples().batch()
+    assert same(
+        train(linear(), torch.utils.data.TensorDataset(x, y), PLAIN).trajectory,
+        train(linear(), samples(), PLAIN).trajectory,
+    )
+
+
+def test_a_network_of_another_precision_is_trained_in_it():
+    target = train(linear().double(), samples(), PLAIN)
+    assert target.theta.dtype == torch.float64
+    torch.testing.assert_close(target.theta.float(), train(linear(), samples(), PLAIN).theta)
+
+
+# --- leaving samples out ---
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.sets(st.integers(0, COUNT - 1), min_size=1, max_size=COUNT - 1), st.sampled_from([0.0, 0.9]))
+def test_leaving_samples_out_takes_them_out_of_the_batches_and_changes_nothing_else(rows, momentum):
+    recipe = Recipe(epochs=2, lr=0.2, batch_size=4, momentum=momentum, schedule="cosine", checkpoint_every=1)
+    batches = [[row for row in batch if row not in rows] for batch in batches_of(recipe)]
+    rates = [0.2 * 0.5 * (1 + math.cos(math.pi * step / 12)) for step in range(12)]
+    expected = by_hand(linear(), samples(), batches, rates, recipe)
+    watched = Watched()
+    trajectory = train(linear(), samples(), recipe, loss=watched, without=np.array(sorted(rows))).trajectory
+    assert watched.batches == [batch for batch in batches if batch]
+    assert all(same_tensors(one, other) for one, other in zip(trajectory, expected, strict=True))
+
+
+def test_the_others_are_augmented_as_they_would_be_with_all():
+    seen = []
+
+    class Seen(nn.Module):
+        def forward(self, x):
+            seen.append(x.clone())
+            return x
+
+    recipe = Recipe(epochs=2, batch_size=COUNT, augment="flip-shift")
+    with_all, without = Watched(), Watched()
+    train(nn.Sequential(Seen(), linear()), samples(), recipe, loss=with_all)
+    all_seen = [x for x in seen if len(x) == COUNT]
+    seen.clear()
+    train(nn.Sequential(Seen(), linear()), samples(), recipe, loss=without, without=np.array([3, 11]))
+    kept_seen = [x for x in seen if len(x) == COUNT - 2]
+    for epoch in range(2):
+        stay = [row not in (3, 11) for row in with_all.batches[epoch]]
+        assert torch.equal(all_seen[epoch][stay], kept_seen[epoch])
+
+
+@pytest.mark.parametrize("nothing", [np.array([], dtype=np.int64), np.array([]), []])
+def test_leaving_nothing_out_is_training_with_all(nothing):
+    assert same(
+        train(linear(), samples(), PLAIN, without=nothing).trajectory, train(linear(), samples()[:], PLAIN).trajectory
+    )
+
+
+def test_positions_that_do_not_exist_cannot_be_left_out(refused):
+    with refused(str(COUNT)):
+        train(linear(), samples(), PLAIN, without=np.array([COUNT]))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_batch_whose_samples_are_all_left_out_is_no_step(optimizer):
+    recipe = Recipe(epochs=2, lr=0.01, batch_size=4, checkpoint_every=1, optimizer=optimizer)
+    first, *_ = batches_of(recipe)
+    trajectory = train(linear(), samples(), recipe, without=np.array(first)).trajectory
+    assert trajectory.steps == list(range(1 + 2 * 6))
+    assert same_tensors(trajectory[0], trajectory[1])
+    assert not same_tensors(trajectory[1], trajectory[2])
+    assert trajectory.lengths[1] == 0 < trajectory.lengths[2]
+
+
+class Idle(nn.Module):
+    """A network with a parameter that its forward pass does not use."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.idle = linear(), nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return self.used(x)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_parameter_that_is_not_used_stays_where_it_is(optimizer, tmp_path):
+    recipe = Recipe(epochs=2, lr=0.01, batch_size=7, optimizer=optimizer)
+    target = train(Idle(), samples(), recipe)
+    assert torch.equal(target.trajectory[-1]["idle"], torch.ones(3))
+    killed(6, Idle(), samples(), recipe, directory=tmp_path)  # in the second epoch
+    assert same(target.trajectory, train(Idle(), samples(), recipe, directory=tmp_path).trajectory)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a poor synset is not the point here
+        datamodel = ddm.DistilledDatamodel.fit(target, samples(), partition=np.arange(COUNT) % 3, curvature=32, bank=4)
+    scores = datamodel.attribute(samples()[:1]).scores
+    assert np.isfinite(scores).all()
+    assert np.any(scores != 0)
+
+
+# --- on disk ---
+
+
+def test_a_trajectory_on_disk_is_the_one_in_memory(tmp_path):
+    in_memory, on_disk = (train(fragile(), samples(), PLAIN, directory=where) for where in (None, tmp_path / "a" / "b"))
+    assert same(in_memory.trajectory, on_disk.trajectory)
+    assert same(in_memory.trajectory, Trajectory.open(tmp_path / "a" / "b"))
+    x, _ = samples().batch()
+    assert torch.equal(in_memory.outputs(x), on_disk.outputs(x))
+    assert in_memory.fingerprint() == on_disk.fingerprint()
+
+
+def test_mixed_precision_trains_parameters_of_full_precision_by_passes_of_half_of_it():
+    recipe = Recipe(epochs=1, lr=0.1, batch_size=7, checkpoint_every=1)
+    x, y = samples().batch(batches_of(recipe)[0])
+    found = train(linear(), samples(), replace(recipe, amp=True)).trajectory[1]
+    network = linear()
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = network(x)
+    assert logits.dtype == torch.bfloat16
+    F.cross_entropy(logits.float(), y).backward()
+    expected = {name: p.detach() - 0.1 * p.grad for name, p in network.named_parameters()}
+    assert {tensor.dtype for tensor in found.values()} == {torch.float32}
+    torch.testing.assert_close(found, expected)
+    assert not same_tensors(found, train(linear(), samples(), recipe).trajectory[1])
+
+
+def test_a_recipe_without_mixed_precision_is_written_as_before_there_was_any():
+    assert "amp" not in Recipe().to_dict()
+    assert Recipe(**Recipe(amp=True).to_dict()) == Recipe(amp=True)
+
+
+def killed(until, *args, **options):
+    with pytest.raises(Killed):
+        train(*args, loss=Watched(until), **options)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.integers(1, 12), min_size=1, max_size=3),
+    st.sampled_from([None, 1, 3, 5]),
+    st.sampled_from([{}, {"momentum": 0.9}, {"optimizer": "adam"}, {"amp": True}]),
+    st.sampled_from([linear, fragile]),
+)
+def test_a_training_killed_in_any_step_goes_on_to_the_same_result(kills, every, how, network):
+    recipe = Recipe(
+        3, 0.1, 7, weight_decay=0.01, schedule="cosine", augment="shift", checkpoint_every=every, seed=2, **how
+    )
+    expected = train(network(), samples(), recipe)
+    with tempfile.TemporaryDirectory() as folder:
+        for until in kills:
+            watched = Watched(until)
+            try:
+                train(network(), samples(), recipe, loss=watched, directory=folder)
+            except Killed:
+                assert len(watched.batches) == until
+        found = train(network(), samples(), recipe, directory=folder)
+        assert same(expected.trajectory, found.trajectory)
+        assert same(expected.trajectory, Trajectory.open(folder))
+        assert torch.equal(expected.outputs(samples().batch()[0]), found.outputs(samples().batch()[0]))
+
+
+@pytest.mark.parametrize("every", [None, 3])
+def test_a_training_killed_while_it_writes_any_file_goes_on_to_the_same_result(every, tmp_path, monkeypatch):
+    recipe = Recipe(epochs=2, lr=0.1, batch_size=7, momentum=0.9, checkpoint_every=every)
+    expected = train(fragile(), samples(), recipe).trajectory
+    rename = os.replace
+    for survived in itertools.count():
+        left = iter(range(survived))
+
+        def replace(source, destination, left=left):
+            if next(left, None) is None:
+                raise Killed
+            rename(source, destination)
+
+        folder = tmp_path / str(survived)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", replace)
+            try:
+                train(fragile(), samples(), recipe, directory=folder)
+                break
+            except Killed:
+                pass
+        assert same(expected, train(fragile(), samples(), recipe, directory=folder).trajectory)
+        assert same(expected, Trajectory.open(folder))
+    assert survived >= 5
+
+
+def test_a_finished_training_is_read_and_not_repeated(tmp_path):
+    first = train(fragile(), samples(), PLAIN, directory=tmp_path)
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    watched = Watched()
+    again = train(fragile(), samples(), PLAIN, loss=watched, directory=tmp_path)
+    assert watched.batches == []
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == files
+    assert same(first.trajectory, again.trajectory)
+
+
+def test_a_resumed_training_makes_only_the_epochs_that_are_missing(tmp_path):
+    killed(10, linear(), samples(), PLAIN, directory=tmp_path)
+    watched = Watched()
+    train(linear(), samples(), PLAIN, loss=watched, directory=tmp_path)
+    assert watched.batches == batches_of(PLAIN)[8:]
+
+
+def test_a_folder_with_another_recipe_is_refused(tmp_path, refused):
+    killed(10, linear(), samples(), PLAIN, directory=tmp_path)
+    with refused("another recipe", str(tmp_path)):
+        train(linear(), samples(), Recipe(epochs=3, lr=0.1, batch_size=7, seed=1), directory=tmp_path)
+
+
+@pytest.mark.parametrize("without", [None, np.array([1])])
+def test_a_folder_with_other_data_is_refused(tmp_path, refused, without):
+    killed(10, linear(), samples(), PLAIN, directory=tmp_path)
+    data = samples() if without is not None else samples().normalised(torch.ones(1), torch.ones(1))
+    with refused("another data", str(tmp_path)):
+        train(linear(), data, PLAIN, directory=tmp_path, without=without)
+
+
+def test_leaving_other_samples_of_equal_content_out_is_other_data(tmp_path, refused):
+    twins = samples()[[0, 0, *range(1, COUNT)]]
+    killed(10, linear(), twins, PLAIN, directory=tmp_path, without=np.array([0]))
+    with refused("another data", str(tmp_path)):
+        train(linear(), samples(), PLAIN, directory=tmp_path)
+
+
+@pytest.mark.parametrize("network", [fragile(), linear(seed=9)])
+def test_a_folder_with_a_training_of_another_network_is_refused(tmp_path, refused, network):
+    killed(10, linear(), samples(), PLAIN, directory=tmp_path)
+    with refused("another network", str(tmp_path)):
+        train(network, samples(), PLAIN, directory=tmp_path)
+
+
+@pytest.mark.parametrize("lost", range(4))
+def test_a_lost_checkpoint_never_goes_unnoticed(tmp_path, lost):
+    expected = train(linear(), samples(), PLAIN, directory=tmp_path).trajectory[-1]
+    (tmp_path / f"{lost:05d}.safetensors").unlink()
+    try:
+        again = train(linear(), samples(), PLAIN, directory=tmp_path).trajectory
+    except ddm.InputError:
+        return
+    assert len(again) == 4
+    assert same_tensors(expected, again[-1])
+
+
+def test_a_broken_progress_file_is_refused(tmp_path, refused):
+    killed(10, linear(), samples(), PLAIN, directory=tmp_path)
+    progress = tmp_path / "progress.safetensors"
+    progress.write_bytes(progress.read_bytes()[:-20])
+    with refused("progress.safetensors"):
+        train(linear(), samples(), PLAIN, directory=tmp_path)
+
+
+def test_checkpoints_of_a_longer_training_that_was_given_up_do_not_stay(tmp_path):
+    killed(4, linear(), samples(), Recipe(epochs=1, batch_size=5, checkpoint_every=1), directory=tmp_path)
+    found = train(linear(), samples(), Recipe(epochs=1, batch_size=5), directory=tmp_path).trajectory
+    assert same(found, Trajectory.open(tmp_path))
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path, refused):
+    (tmp_path / "file").touch()
+    with refused("cannot write"):
+        train(linear(), samples(), PLAIN, directory=tmp_path / "file" / "run")
+
+
+# --- what cannot be trained ---
+
+
+def far(logits, labels):
+    return 1e12 * F.cross_entropy(logits, labels)
+
+
+@pytest.mark.parametrize("epochs", [1, 5])
+def test_divergence_is_said_even_if_it_is_the_last_step_that_diverges(epochs, refused):
+    with refused("diverged", "lr"):
+        train(linear(), samples(), Recipe(epochs=epochs, lr=1e29, batch_size=COUNT), loss=far)
+
+
+def test_a_network_that_cannot_read_the_inputs_is_refused(refused):
+    with refused("(1, 6, 6)"):
+        train(nn.Sequential(nn.Flatten(), nn.Linear(7, COUNT)), samples(), PLAIN)
+    with refused("(1, 6, 6)"):
+        train(ddm.networks.ConvNet((3, 6, 6), COUNT), samples(), PLAIN)
+
+
+@pytest.mark.parametrize("network", [nn.Sequential(nn.Flatten(), nn.Linear(36, 5)), nn.Conv2d(1, COUNT, 1)])
+def test_a_network_with_outputs_that_do_not_fit_the_classes_is_refused(network, refused):
+    with refused(f"{COUNT} classes"):
+        train(network, samples(), PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("network", "count"), [(nn.Flatten(), 36), (linear().requires_grad_(False), COUNT)], ids=["none", "frozen"]
+)
+def test_a_network_without_parameters_to_train_is_refused(network, count, refused):
+    with refused("parameters"):
+        train(network, samples(count), PLAIN)
+
+
+def test_a_batch_of_one_that_batchnorm_cannot_read_is_refused(refused):
+    network = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Linear(36, COUNT))
+    with refused("batch"):
+        train(network, samples(), Recipe(epochs=1, batch_size=COUNT - 1))
+
+
+def test_augmentation_of_what_is_not_an_image_is_refused(refused):
+    vectors = Samples.make(torch.randn(COUNT, 36), torch.arange(COUNT))
+    for kind in ("flip", "shift"):
+        with refused("augment"):
+            train(linear(), vectors, Recipe(epochs=1, augment=kind))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"epochs": 0},
+        {"batch_size": 0},
+        {"checkpoint_every": 0},
+        {"checkpoint_every": -2},
+        {"lr": 0.0},
+        {"lr": -0.1},
+        {"lr": math.nan},
+        {"lr": math.inf},
+        {"momentum": 1.0},
+        {"momentum": -0.1},
+        {"weight_decay": -1e-4},
+        {"weight_decay": math.nan},
+        {"schedule": "linear"},
+        {"augment": "rotate"},
+    ],
+    ids=str,
+)
+def test_a_recipe_that_makes_no_sense_is_refused(bad, refused):
+    with refused():
+        Recipe(**bad)
+
+
+@given(st.integers(1, 200), st.sampled_from(["constant", "cosine", "step"]), st.floats(1e-6, 1e3))
+def test_learning_rates_start_at_lr_and_never_rise_or_vanish(total, schedule, lr):
+    recipe = Recipe(lr=lr, schedule=schedule)
+    rates = [recipe.lr_at(step, total) for step in range(total)]
+    assert rates[0] == lr
+    assert all(0 < after <= before for before, after in itertools.pairwise(rates))
+
+
+# --- the target ---
+
+
+def test_batchnorm_statistics_are_kept_with_every_checkpoint():
+    trajectory = train(fragile(), samples(), PLAIN).trajectory
+    means = [state["1.running_mean"] for state in trajectory]
+    assert not any(torch.equal(one, other) for one, other in itertools.pairwise(means))
+    assert [int(state["1.num_batches_tracked"]) for state in trajectory] == [0, 4, 8, 12]
+
+
+def test_batchnorm_and_dropout_are_frozen_in_the_targets_outputs():
+    target = train(fragile(), samples(), PLAIN)
+    x, _ = samples().batch()
+    network = fragile()
+    network.load_state_dict(target.trajectory[-1])
+    with torch.no_grad():
+        expected = network.eval()(x)
+    before = state_of(target.network)
+    assert torch.equal(target.outputs(x), expected)
+    torch.testing.assert_close(target.outputs(x, batch_size=1), expected)
+    assert same_tensors(before, state_of(target.network))
+
+
+def test_a_checkpoint_is_read_with_its_own_statistics():
+    target = train(fragile(), samples(), PLAIN)
+    x, _ = samples().batch()
+    network = fragile()
+    network.load_state_dict(target.trajectory[1])
+    theta, fixed = target.at(1)
+    with torch.no_grad():
+        assert torch.equal(target.flat(theta, fixed, x), network.eval()(x))
+
+
+def test_the_targets_network_is_the_trained_one():
+    target = train(fragile(), samples(), PLAIN)
+    x, y = samples().batch()
+    assert torch.equal(target.network(x), target.outputs(x))
+    assert target.accuracy(samples()) == pytest.approx(float((target.outputs(x).argmax(1) == y).double().mean()))
+
+
+def test_frozen_parameters_stay_out_of_theta():
+    network = fragile()
+    network[0].requires_grad_(False)
+    target = train(network, samples(), PLAIN)
+    assert len(target.theta) == sum(p.numel() for p in network.parameters() if p.requires_grad)
+    assert torch.equal(target.fixed["0.weight"], network[0].weight)
+    assert all(torch.equal(state["0.weight"], network[0].weight) for state in target.trajectory)
+
+
+class Tied(nn.Module):
+    """The same matrix reads the input and, turned, gives the outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(36, 36, bias=False), nn.Linear(36, 36)
+        self.last.weight = self.first.weight
+
+    def forward(self, x):
+        return self.last(F.relu(self.first(x.flatten(1))))
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_tied_weights_are_trained_once_and_stay_tied(on_disk, tmp_path):
+    network = Tied()
+    target = train(network, samples(), PLAIN, directory=tmp_path if on_disk else None)
+    expected = by_hand(network, samples(), batches_of(PLAIN), [0.2] * 12, PLAIN)
+    assert len(target.theta) == 36 * 36 + 36
+    assert all(same_tensors(state, expected[4 * t]) for t, state in enumerate(target.trajectory))
+    x, _ = samples().batch()
+    weight, bias = target.theta[:-36].view(36, 36), target.theta[-36:]
+    torch.testing.assert_close(target.outputs(x), F.relu(x.flatten(1) @ weight.T) @ weight.T + bias)
+
+
+def test_the_fingerprint_tells_trainings_and_networks_apart():
+    prints = {
+        train(linear(), samples(), PLAIN).fingerprint(),
+        train(linear(seed=1), samples(), PLAIN).fingerprint(),
+        train(linear(), samples(), Recipe(epochs=3, lr=0.1, batch_size=7)).fingerprint(),
+        train(fragile(), samples(), PLAIN).fingerprint(),
+    }
+    assert len(prints) == 4
+    assert train(linear(), samples(), PLAIN).fingerprint() in prints
+
+
+def test_the_fingerprint_sees_buffers():
+    one = train(fragile(), samples(), PLAIN)
+    changed = Trajectory()
+    for state, step, length in zip(one.trajectory, one.trajectory.steps, one.trajectory.lengths, strict=True):
+        changed.append(state | {"1.running_mean": state["1.running_mean"] + 1}, step, length)
+    assert Target(fragile(), changed).fingerprint() != one.fingerprint()
+
+
+def test_the_fingerprint_stays_when_the_trajectory_is_saved_and_opened(tmp_path):
+    target = train(fragile(), samples(), PLAIN)
+    target.trajectory.save(tmp_path)
+    assert Target(fragile(seed=4), Trajectory.open(tmp_path)).fingerprint() == target.fingerprint()
+
+
+# --- a loop of the user's own ---
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_recorder_keeps_what_snapshots_by_hand_keep(on_disk, tmp_path):
+    network = fragile()
+    optimizer = torch.optim.Adam(network.parameters())
+    recorder = Recorder(network, tmp_path if on_disk else None)
+    snapshots = [copy.deepcopy(network.state_dict())]
+    x, y = samples().batch()
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.cross_entropy(network(x), y).backward()
+        optimizer.step()
+        recorder.snapshot(steps=2, length=0.5)
+        snapshots.append(copy.deepcopy(network.state_dict()))
+    target = recorder.target()
+    assert all(same_tensors(state, dict(kept)) for state, kept in zip(target.trajectory, snapshots, strict=True))
+    assert target.trajectory.steps == [0, 2, 4, 6]
+    assert target.trajectory.lengths == [0.0, 0.5, 1.0, 1.5]
+    assert network.training
+    with torch.no_grad():
+        assert torch.equal(target.outputs(x), network.eval()(x))
+    assert target.recipe is None
+
+
+def test_a_recorder_that_is_not_told_the_learning_rates_says_so(tmp_path):
+    recorder = Recorder(linear(), tmp_path)
+    recorder.snapshot()
+    assert math.isnan(recorder.trajectory.lengths[-1])
+    assert math.isnan(Trajectory.open(tmp_path).lengths[-1])
+
+
+def test_training_further_does_not_change_what_was_recorded():
+    network = linear()
+    recorder = Recorder(network)
+    recorder.snapshot()
+    target = recorder.target()
+    before = target.theta.clone(), target.fingerprint()
+    with torch.no_grad():
+        network[1].weight.zero_()
+    assert torch.equal(target.theta, before[0])
+    assert target.fingerprint() == before[1]
+    assert torch.equal(target.network[1].weight, recorder.trajectory[0]["1.weight"])
+
+
+def test_a_recorder_without_a_snapshot_has_no_target(refused):
+    with refused("two checkpoints"):
+        Recorder(linear()).target()
+
+
+def test_a_recorder_starts_anew_in_a_folder_that_was_used(tmp_path):
+    for count in (5, 2):
+        recorder = Recorder(linear(), tmp_path)
+        for _ in range(count):
+            recorder.snapshot()
+    assert len(Trajectory.open(Path(tmp_path))) == 3

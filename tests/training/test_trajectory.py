@@ -1,0 +1,143 @@
+"""A trajectory gives back what was appended, from memory or from disk, and reads only what is asked for."""
+
+import pytest
+import torch
+from comparing import same_tensors
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddm import Trajectory
+from ddm.compute.files import write_tensors
+
+
+def states(count, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        {"weight": torch.randn(3, 2, generator=generator), "tracked": torch.randint(9, (), generator=generator)}
+        for _ in range(count)
+    ]
+
+
+def filled(trajectory, kept):
+    for number, state in enumerate(kept):
+        trajectory.append(state, 4 * number, 0.1 * number)
+    return trajectory
+
+
+def test_the_reach_of_each_parameter_is_kept_with_the_last_checkpoint(tmp_path):
+    trajectory = Trajectory(tmp_path / "one")
+    for number, state in enumerate(states(3)):
+        trajectory.append(state, number, 0.1 * number, {"weight": torch.full((3, 2), float(number))})
+    for one in (trajectory, Trajectory.open(tmp_path / "one"), trajectory.save(tmp_path / "two")):
+        assert float(one.reach["weight"].mean()) == 2.0
+    assert filled(Trajectory(tmp_path / "one"), states(2)).reach is None  # another training in its place
+    assert Trajectory.open(tmp_path / "one").reach is None
+
+
+@pytest.fixture(params=["memory", "disk"])
+def empty(request, tmp_path):
+    return Trajectory(tmp_path if request.param == "disk" else None)
+
+
+def test_checkpoints_come_back_in_order(empty):
+    kept = states(4)
+    trajectory = filled(empty, kept)
+    assert len(trajectory) == 4
+    assert all(same_tensors(one, other) for one, other in zip(trajectory, kept, strict=True))
+    assert same_tensors(trajectory[-1], kept[3])
+    assert same_tensors(trajectory[-4], kept[0])
+    assert trajectory.steps == [0, 4, 8, 12]
+    assert trajectory.lengths == [0.0, 0.1, 0.2, pytest.approx(0.3)]
+
+
+@pytest.mark.parametrize("t", [4, -5, 100])
+def test_there_is_no_checkpoint_beyond_the_ends(empty, t):
+    trajectory = filled(empty, states(4))
+    with pytest.raises(IndexError, match=f"checkpoint {t} of 4"):
+        trajectory[t]
+
+
+def test_what_is_appended_is_a_copy(empty):
+    state = states(1)[0]
+    trajectory = filled(empty, [state])
+    before = state["weight"].clone()
+    state["weight"].zero_()
+    assert torch.equal(trajectory[0]["weight"], before)
+
+
+def test_parameters_that_require_gradients_can_be_appended(empty):
+    parameter = torch.nn.Parameter(torch.ones(2))
+    empty.append({"weight": parameter}, 0, 0.0)
+    assert torch.equal(empty[0]["weight"], torch.ones(2))
+    assert not empty[0]["weight"].requires_grad
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 5), st.integers(0, 6), st.booleans())
+def test_truncating_keeps_the_first_ones_and_appending_goes_on_from_there(tmp_path_factory, count, keep, on_disk):
+    folder = tmp_path_factory.mktemp("trajectory") if on_disk else None
+    kept, more = states(count), states(2, seed=1)
+    trajectory = filled(Trajectory(folder), kept)
+    trajectory.truncate(keep)
+    for state in more:
+        trajectory.append(state, 99, 9.9)
+    expected = kept[:keep] + more
+    assert all(same_tensors(one, other) for one, other in zip(trajectory, expected, strict=True))
+    assert len(trajectory.steps) == len(trajectory.lengths) == len(expected)
+    if folder is not None:
+        assert len(Trajectory.open(folder)) == len(expected)
+
+
+def test_a_saved_trajectory_opens_as_it_was(empty, tmp_path):
+    trajectory = filled(empty, states(3))
+    copied = trajectory.save(tmp_path / "copy")
+    for again in (copied, Trajectory.open(tmp_path / "copy"), Trajectory.open(str(tmp_path / "copy"))):
+        assert again.steps == trajectory.steps
+        assert again.lengths == trajectory.lengths
+        assert all(same_tensors(one, other) for one, other in zip(again, trajectory, strict=True))
+
+
+def test_saving_over_a_longer_trajectory_leaves_nothing_of_it(tmp_path):
+    filled(Trajectory(tmp_path), states(5))
+    filled(Trajectory(), states(2, seed=1)).save(tmp_path)
+    assert len(Trajectory.open(tmp_path)) == 2
+
+
+def test_a_checkpoint_on_disk_is_read_when_it_is_asked_for_and_not_before(tmp_path, refused):
+    kept = states(3)
+    filled(Trajectory(tmp_path), kept)
+    trajectory = Trajectory.open(tmp_path)
+    (tmp_path / "00001.safetensors").write_bytes(b"broken since")
+    assert same_tensors(trajectory[0], kept[0])
+    assert same_tensors(trajectory[2], kept[2])
+    with refused("00001.safetensors"):
+        trajectory[1]
+    (tmp_path / "00001.safetensors").unlink()
+    with refused("00001.safetensors"):
+        trajectory[1]
+
+
+def test_a_truncated_checkpoint_is_refused(tmp_path, refused):
+    filled(Trajectory(tmp_path), states(3))
+    path = tmp_path / "00001.safetensors"
+    path.write_bytes(path.read_bytes()[:-5])
+    with refused("00001.safetensors"):
+        list(Trajectory.open(tmp_path))
+
+
+@pytest.mark.parametrize("metadata", [{}, {"step": 1}, {"step": "x", "length": 1}])
+def test_tensors_that_are_no_checkpoint_are_refused(metadata, tmp_path, refused):
+    write_tensors(tmp_path / "00000.safetensors", states(1)[0], metadata)
+    with refused("00000.safetensors"):
+        Trajectory.open(tmp_path)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_trajectory_of_fewer_than_two_checkpoints_is_refused(count, refused):
+    with refused("two checkpoints"):
+        filled(Trajectory(), states(count)).check()
+    filled(Trajectory(), states(2)).check()
+
+
+def test_a_folder_that_does_not_exist_holds_no_checkpoints(tmp_path):
+    assert len(Trajectory.open(tmp_path / "missing")) == 0

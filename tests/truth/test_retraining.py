@@ -1,0 +1,361 @@
+"""Exact unlearning: what training again gives, kept as soon as it exists, whatever happens to the process."""
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from comparing import same_tensors
+from torch import nn
+from torch.nn import functional as F
+
+import ddm
+import ddm.groups.partition
+from ddm.compute.files import read_tensors
+from ddm.networks.flat import state_of
+from ddm.truth.retraining import Exact, group_rows
+
+RECIPE = ddm.Recipe(epochs=2, batch_size=32)
+NOTHING = np.array([], dtype=np.int64)
+ROWS = np.arange(10, 30)
+
+
+@pytest.fixture(scope="module")
+def samples():
+    return ddm.datasets.load("digits", limit=120).train
+
+
+@pytest.fixture(scope="module")
+def target(samples):
+    return ddm.train(tiny(), samples, RECIPE)
+
+
+def tiny(**options):
+    return ddm.networks.ConvNet(width=4, depth=1, **options)
+
+
+def models(folder):
+    return sorted(path.name for path in folder.glob("*.safetensors"))
+
+
+# --- what it gives ---
+
+
+def test_it_is_training_without_the_rows_bit_for_bit(target, samples, tmp_path):
+    exact = Exact(target, samples, tmp_path, workers=1)
+    for order in (0, 1):
+        recipe = replace(RECIPE, seed=order)
+        for state, rows in zip(exact.states([NOTHING, ROWS], order), (None, ROWS), strict=True):
+            assert same_tensors(state, state_of(ddm.train(tiny(), samples, recipe, without=rows).network))
+
+
+def test_the_targets_own_batch_order_gives_the_target_itself(target, samples, tmp_path):
+    state, other = (next(Exact(target, samples, tmp_path, workers=1).states([NOTHING], order)) for order in (0, 1))
+    assert same_tensors(state, target.trajectory[-1])
+    assert not same_tensors(other, state)
+
+
+def test_a_union_of_groups_is_the_union_of_their_rows(target, samples, tmp_path):
+    partition = ddm.groups.partition.classwise(samples)
+    removed = np.zeros((2, 10), dtype=bool)
+    removed[0, [2, 7]] = removed[1, 3] = True
+    union, single = group_rows(partition, removed)
+    assert union.tolist() == np.union1d(partition.members("2"), partition.members("7")).tolist()
+    assert single.tolist() == partition.members("3").tolist()
+    x, _ = samples[:6].batch()
+    outputs = Exact(target, samples, tmp_path, workers=1).outputs([union, single], 0, x)
+    assert outputs.shape == (2, 6, 10)
+    for found, rows in zip(outputs, (union, single), strict=True):
+        assert torch.equal(found, ddm.train(tiny(), samples, RECIPE, without=rows).outputs(x))
+
+
+def test_outputs_use_the_statistics_of_the_retrained_model(samples, tmp_path):
+    network = tiny(norm="batch")
+    target = ddm.train(network, samples, RECIPE)
+    x, _ = samples[:6].batch()
+    found = Exact(target, samples, tmp_path, workers=1).outputs([ROWS], 0, x)[0]
+    again = ddm.train(network, samples, RECIPE, without=ROWS).network.eval()
+    assert torch.equal(found, again(x).detach())
+
+
+# --- what is kept ---
+
+
+class Loop:
+    """A training loop of the user's own, which counts what it is asked for."""
+
+    def __init__(self, folder, start):
+        self.folder, self.start, self.asked, self.seen = folder, start, [], []
+
+    def __call__(self, rows, order):
+        self.asked.append((rows.tolist(), order))
+        self.seen.append(len(models(self.folder)))
+        network = nn.Linear(2, 2)
+        network.load_state_dict(self.start)
+        network.bias.data += torch.tensor([float(len(rows)), float(order)])
+        return network
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A target of a loop of the user's own, what it was trained on, and the loop."""
+    random = np.random.default_rng(0)
+    samples = ddm.Samples.make(random.normal(size=(20, 2)), np.arange(20) % 2)
+    network = nn.Linear(2, 2)
+    recorder = ddm.Recorder(network)
+    recorder.snapshot()
+    return recorder.target(), samples, Loop(tmp_path, network.state_dict())
+
+
+def test_a_target_of_a_loop_of_ones_own_is_retrained_by_it(own, tmp_path):
+    target, samples, loop = own
+    x, _ = samples[:3].batch()
+    outputs = Exact(target, samples, tmp_path, retrain=loop, workers=1).outputs([NOTHING, ROWS - 10], 2, x)
+    expected = target.outputs(x)
+    assert torch.allclose(outputs[0], expected + torch.tensor([0.0, 2.0]))
+    assert torch.allclose(outputs[1], expected + torch.tensor([20.0, 2.0]))
+
+
+def test_without_its_loop_it_cannot_be_retrained(own, tmp_path, refused):
+    target, samples, _ = own
+    with refused("loop of your own", "by=", "retrain=", "positions"):
+        Exact(target, samples, tmp_path)
+
+
+def test_models_are_kept_as_soon_as_they_are_made_and_made_once(own, tmp_path):
+    target, samples, loop = own
+    removals = [np.array([3, 1, 2]), NOTHING, np.array([7])]
+    exact = Exact(target, samples, tmp_path, retrain=loop, workers=1)
+    exact.make(removals, [0, 1])
+    assert loop.seen == [0, 1, 2, 3, 4, 5]
+    assert sorted(loop.asked) == sorted((sorted(rows.tolist()), order) for rows in removals for order in (0, 1))
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    for again in (exact, Exact(target, samples, tmp_path, retrain=loop, workers=1)):
+        again.make([*removals, np.array([2, 3, 1])], [1, 0])  # in any order
+        list(again.states(removals, 1))
+        again.seconds(removals)
+        again.outputs(removals, 0, samples.batch()[0])
+    assert len(loop.asked) == 6
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+    assert exact.bytes(removals) == len(removals) * (4 + 2) * 4  # Linear(2, 2) in single precision
+
+
+def softer(logits, labels):
+    return F.cross_entropy(logits / 2, labels)
+
+
+def frozen():
+    network = tiny()
+    network.blocks.requires_grad_(False)
+    return network
+
+
+@pytest.mark.parametrize(
+    ("network", "change"),
+    [
+        (tiny, {"recipe": replace(RECIPE, lr=0.05)}),
+        (tiny, {"recipe": replace(RECIPE, momentum=0.5)}),
+        (tiny, {"loss": softer}),
+        (tiny, {"data": "relabelled"}),
+        (lambda: tiny(seed=1), {}),
+        (lambda: tiny(pooling="max"), {}),
+        (frozen, {}),
+    ],
+    ids=["lr", "momentum", "loss", "data", "first weights", "pooling", "frozen part"],
+)
+def test_models_of_another_training_are_not_taken_for_these(target, samples, tmp_path, network, change):
+    Exact(target, samples, tmp_path, workers=1).make([ROWS], [0])
+    used = samples
+    if "data" in change:
+        used = replace(samples, labels=samples.labels.roll(1))
+    how = {"recipe": change.get("recipe", RECIPE), "loss": change.get("loss", F.cross_entropy)}
+    other = ddm.train(network(), used, **how)
+    state = next(Exact(other, used, tmp_path, workers=1).states([ROWS]))
+    assert same_tensors(state, state_of(ddm.train(network(), used, without=ROWS, **how).network))
+    assert len(models(tmp_path)) == 2
+
+
+def test_a_truncated_model_is_named_not_used(target, samples, tmp_path, refused):
+    exact = Exact(target, samples, tmp_path, workers=1)
+    exact.make([ROWS], [0])
+    path = next(tmp_path.glob("*.safetensors"))
+    path.write_bytes(path.read_bytes()[:-7])
+    with refused(path.name, "delete it, and it is made again"):
+        list(exact.states([ROWS]))
+
+
+def test_what_a_killed_writer_left_is_not_read(target, samples, tmp_path):
+    exact = Exact(target, samples, tmp_path, workers=1)
+    exact.make([ROWS], [0])
+    path = next(tmp_path.glob("*.safetensors"))
+    path.rename(tmp_path / f".{path.name}.half")
+    (tmp_path / f".{path.name}.half").write_bytes(b"half")
+    assert same_tensors(next(exact.states([ROWS])), state_of(ddm.train(tiny(), samples, RECIPE, without=ROWS).network))
+
+
+KILLED = """
+import sys
+import numpy as np
+import ddm
+from ddm.truth.retraining import Exact
+samples = ddm.datasets.load("digits", limit=120).train
+recipe = ddm.Recipe(epochs=2, batch_size=32)
+target = ddm.train(ddm.networks.ConvNet(width=4, depth=1), samples, recipe)
+Exact(target, samples, sys.argv[1], workers=1).make([np.array([row]) for row in range(60)], [0])
+"""
+
+
+def test_killed_work_goes_on_to_the_same_results(target, samples, tmp_path):
+    removals = [np.array([row]) for row in range(60)]
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(killed)], env=env)
+    try:
+        while len(models(killed)) < 3:
+            assert process.poll() is None
+            for name in models(killed):
+                read_tensors(killed / name)  # what is visible is whole
+            time.sleep(0.005)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    kept = {path: path.stat().st_mtime_ns for path in killed.glob("*.safetensors")}
+    assert 3 <= len(kept) < len(removals)
+    for folder in (killed, whole):
+        Exact(target, samples, folder, workers=1).make(removals, [0])
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert models(killed) == models(whole)
+    assert len(models(whole)) == len(removals)
+    for name in models(whole):
+        assert same_tensors(read_tensors(killed / name), read_tensors(whole / name))
+
+
+# --- a loop whose code has changed ---
+
+
+def function(body, **known):
+    """A function of the user's own, as if its file had been edited."""
+    known = {"nn": nn, "torch": torch, **known}
+    exec(f"def retrain(rows, order, bias=1.0):\n    network = nn.Linear(2, 2)\n    {body}\n    return network", known)
+    return known["retrain"]
+
+
+def closing_over(value):
+    def retrain(rows, order):
+        network = nn.Linear(2, 2)
+        nn.init.constant_(network.weight, value)
+        return network
+
+    return retrain
+
+
+class Trainer:
+    """A loop of the user's own that is an object with settings."""
+
+    def __init__(self, lr):
+        self.lr, self.log = lr, []
+
+    def __call__(self, rows, order):
+        self.log.append(order)
+        return nn.Linear(2, 2)
+
+
+def of_class(width):
+    """A loop that makes a network of a class of the user's own."""
+    known = {"nn": nn, "__name__": "mine"}
+    made = f"self.layer = nn.Linear(2, {width})"
+    exec(f"class Mine(nn.Module):\n    def __init__(self):\n        super().__init__()\n        {made}", known)
+    return function("network.extra = Mine()", Mine=known["Mine"])
+
+
+BODY = "nn.init.constant_(network.weight, 2.0)"
+HELPED = "set_to(network)"
+
+
+def helper(value):
+    known = {"nn": nn, "__name__": "mine"}
+    exec(f"def set_to(network):\n    nn.init.constant_(network.weight, {value})", known)
+    return known["set_to"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (function(BODY), function(BODY.replace("2.0", "3.0"))),
+        (function(BODY), function(BODY.replace("constant_(network.weight, 2.0)", "zeros_(network.weight)"))),
+        (function(f"{BODY.replace('2.0', 'lr')}", lr=0.1), function(f"{BODY.replace('2.0', 'lr')}", lr=0.2)),
+        (closing_over(1.0), closing_over(2.0)),
+        (function(HELPED, set_to=helper(1.0)), function(HELPED, set_to=helper(2.0))),
+        (functools.partial(function(BODY), bias=1.0), functools.partial(function(BODY), bias=2.0)),
+        (Trainer(0.1), Trainer(0.2)),
+        (Trainer(0.1).__call__, Trainer(0.2).__call__),
+        (of_class(3), of_class(4)),
+    ],
+    ids=["constant", "call", "global", "closure", "helper", "partial", "object", "method", "class"],
+)
+def test_models_of_a_loop_whose_code_has_changed_are_made_again(own, tmp_path, first, second):
+    target, samples, _ = own
+    Exact(target, samples, tmp_path, retrain=first, workers=1).make([ROWS - 10], [0])
+    assert Exact(target, samples, tmp_path, retrain=first, workers=1).missing([ROWS - 10]) == 0
+    assert Exact(target, samples, tmp_path, retrain=second, workers=1).missing([ROWS - 10]) == 1
+
+
+def test_models_of_a_loop_that_moved_in_its_file_are_found_again(own, tmp_path):
+    target, samples, _ = own
+    Exact(target, samples, tmp_path, retrain=function(BODY), workers=1).make([ROWS - 10], [0])
+    moved = function(f"\n\n    {BODY}")
+    assert Exact(target, samples, tmp_path, retrain=moved, workers=1).missing([ROWS - 10]) == 0
+
+
+def test_models_of_a_loop_that_asks_the_target_are_found_again(own, tmp_path):
+    """The target changes as it is used: it keeps what it has computed."""
+    target, samples, _ = own
+
+    def retrain(rows, order):
+        target.outputs(samples.batch()[0])
+        return target.flat.module(target.theta, target.fixed)
+
+    for missing in (1, 0):
+        exact = Exact(target, samples, tmp_path, retrain=retrain, workers=1)
+        assert exact.missing([ROWS - 10]) == missing
+        exact.make([ROWS - 10], [0])
+
+
+def test_models_made_with_a_loss_whose_code_has_changed_are_made_again(target, samples, tmp_path):
+    missing = []
+    for factor in (2.0, 2.0, 3.0):
+        known = {"F": F}
+        exec(f"def mine(logits, labels):\n    return {factor} * F.cross_entropy(logits, labels)", known)
+        other = ddm.Target(target.network, target.trajectory, known["mine"], target.recipe, data=target.data)
+        exact = Exact(other, samples, tmp_path, workers=1)
+        missing.append(exact.missing([ROWS]))
+        exact.make([ROWS], [0])
+    assert missing == [1, 0, 1]
+
+
+def test_the_code_of_a_loop_has_the_same_name_in_another_process():
+    code = "from ddm.truth.code_hash import hash_of_code\nfrom test_retraining import closing_over\n"
+    code += "print(hash_of_code(closing_over({1, 'a', 2.5})))"
+    folder = os.path.dirname(__file__)
+    found = set()
+    for seed in ("1", "2"):
+        env = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join([folder, *sys.path])}
+        found.add(subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True).stdout)
+    assert len(found) == 1
+
+
+def test_a_folder_stays_where_it_was_when_the_caller_moves(own, tmp_path, monkeypatch):
+    target, samples, loop = own
+    monkeypatch.chdir(tmp_path)
+    exact = Exact(target, samples, "models", retrain=loop, workers=1)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    exact.make([ROWS - 10], [0])
+    assert len(models(tmp_path / "models")) == 1
+    assert os.listdir() == []
