@@ -6,8 +6,10 @@ import torch
 from torch.nn import functional as F
 
 import ddm
-from ddm.curvature.gradients import along, jacobian, output_gradients
-from ddm.curvature.rows import Curvature, affordable, loss_vectors
+from ddm.curvature.directional import logits_along
+from ddm.curvature.gradients import jacobian, output_gradients
+from ddm.curvature.rows import _cycle, loss_vectors
+from ddm.curvature.sampled import SampledCurvature, rows_for
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +20,7 @@ def small(digits):
 
 
 def curvature(target, digits, rows, memory=2.0, damping=0.1):
-    return Curvature(target, digits.train, [0, 3], torch.tensor([0.25, 0.75]), damping, rows, memory)
+    return SampledCurvature(target, digits.train, [0, 3], torch.tensor([0.25, 0.75]), damping, rows, memory)
 
 
 def dense_gauss_newton(target, samples):
@@ -61,7 +63,7 @@ def test_the_change_along_a_direction_is_the_jacobian_times_it(small, digits):
     x = digits.test.batch(slice(0, 5))[0]
     direction = 0.3 * torch.randn(small.flat.size)
     wanted = jacobian(small, small.theta, small.fixed, x) @ direction
-    logits, found = along(small, small.theta, small.fixed, x, direction)
+    logits, found = logits_along(small, small.theta, small.fixed, x, direction)
     torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.01 * float(wanted.abs().max()))
     torch.testing.assert_close(logits, small.outputs(x), rtol=1e-3, atol=1e-3)
 
@@ -70,7 +72,7 @@ def test_rows_estimate_the_gauss_newton_matrix_better_the_more_there_are(small, 
     wanted = dense_gauss_newton(small, digits.train)
     apart = []
     for count in (600, 9600):
-        rows = torch.cat(list(curvature(small, digits, count).rows())).double()
+        rows = torch.cat(list(curvature(small, digits, count).rows.batches())).double()
         assert len(rows) == count
         apart.append(float((rows.T @ rows - wanted).norm() / wanted.norm()))
     assert apart[1] < 0.1
@@ -78,7 +80,7 @@ def test_rows_estimate_the_gauss_newton_matrix_better_the_more_there_are(small, 
 
 
 def test_rows_are_the_same_each_time(small, digits):
-    once, again = (torch.cat(list(curvature(small, digits, 40).rows())) for _ in range(2))
+    once, again = (torch.cat(list(curvature(small, digits, 40).rows.batches())) for _ in range(2))
     assert torch.equal(once, again)
 
 
@@ -92,7 +94,7 @@ def test_a_solve_is_that_of_the_dense_matrix(small, digits, rows, memory, vector
     size = small.flat.size
     damping = torch.rand(size) + 0.05 if vector else 0.1
     asked = curvature(small, digits, rows, memory, damping)
-    made = torch.cat(list(asked.rows())).double()
+    made = torch.cat(list(asked.rows.batches())).double()
     right = torch.randn(4, size)
     dense = made.T @ made + torch.diag(torch.as_tensor(damping).double().expand(size))
     wanted = torch.linalg.solve(dense, right.double().T).T.float()
@@ -104,7 +106,7 @@ def test_progress_counts_every_row_that_is_made(small, digits):
     for rows, memory in ((1000, 2.0), (100, 50 * 100 * 4 / 2**30)):
         asked, counted = curvature(small, digits, rows, memory), []
         asked.prepare(counted.append)
-        assert sum(counted) == asked.passes
+        assert sum(counted) == asked.cost.rows
 
 
 def test_loss_vectors_have_the_hessian_of_the_loss_as_their_covariance():
@@ -116,9 +118,7 @@ def test_loss_vectors_have_the_hessian_of_the_loss_as_their_covariance():
 
 
 def test_more_rows_than_samples_use_each_sample_before_any_again(digits):
-    from ddm.curvature.rows import _cycled
-
-    drawn = _cycled(7, 20, torch.Generator().manual_seed(0)).numpy()
+    drawn = _cycle(7, 20, torch.Generator().manual_seed(0)).numpy()
     counts = np.bincount(drawn, minlength=7)
     assert counts.sum() == 20
     assert set(counts) == {2, 3}
@@ -137,4 +137,4 @@ def test_more_rows_than_samples_use_each_sample_before_any_again(digits):
     ],
 )
 def test_larger_networks_and_shorter_trainings_have_fewer_rows(size, passed, rows):
-    assert affordable(size, passed) == rows
+    assert rows_for(size, passed) == rows

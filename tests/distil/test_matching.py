@@ -20,7 +20,7 @@ from ddm.distil.checkpoints import draw, real_checkpoints
 from ddm.distil.gradient import match as gradient
 from ddm.distil.gradient.distances import DISTANCES
 from ddm.distil.gradient.match import Distilled, synset_gradients
-from ddm.distil.gradient.matching import GradientWork
+from ddm.distil.gradient.matching import GradientMatching
 from ddm.distil.gradient.start import start
 from ddm.distil.response.pull import _Pull, _Some
 from ddm.errors import InputError
@@ -143,7 +143,7 @@ def test_the_blocks_of_all_processes_together_fit_the_memory(
 
     monkeypatch.setattr(joblib, "cpu_count", lambda: cores)
     monkeypatch.setattr(engine, "each", each)
-    work = GradientWork(target, digits.train, Settings(matching="reverse", steps=1))
+    work = GradientMatching(target, digits.train, Settings(matching="reverse", steps=1))
     blocks = plan(partition, work.bytes_per_group, 1.0, work.most)
     largest = max(block.size for block in blocks)
     work.settings = replace(work.settings, memory=(fitting + 0.5) * largest * work.bytes_per_group / 2**30)
@@ -172,7 +172,7 @@ def test_pulls_use_nothing_that_the_target_left_on_another_device(target, elsewh
 def test_a_block_uses_nothing_that_the_target_left_on_another_device(target, elsewhere, digits, partition):
     made = []
     for one in (target, elsewhere):
-        work = GradientWork(target, digits.train, Settings(matching="reverse", steps=2))
+        work = GradientMatching(target, digits.train, Settings(matching="reverse", steps=2))
         work.target = one
         blocks = list(enumerate(plan(partition, work.bytes_per_group, 1.0, work.most)))[:1]
         made.append(next(iter(work.all(partition, partition.by_class(), blocks, lambda amount: None)))[1])

@@ -17,7 +17,7 @@ from ddm.data.samples import Samples
 from ddm.distil import Settings, distil
 from ddm.distil.blocks import Block
 from ddm.distil.response.encode import Encoder, Encoding
-from ddm.distil.response.matching import ResponseWork
+from ddm.distil.response.matching import ResponseMatching
 from ddm.distil.response.solve import Responses, pooled_weights
 from ddm.distil.synset import Synset
 from ddm.groups.partition import classwise, sequential
@@ -59,18 +59,18 @@ def test_a_pull_is_the_weighted_gradient_of_its_group(target, digits, partition)
 def test_a_large_group_is_represented_by_some_of_its_samples(target, digits):
     responses = Responses(target, digits.train, replace(QUICK, samples=10))
     rows = np.arange(50)
-    used = responses.used(rows)
+    used = responses.used_rows(rows)
     assert len(used) == 10
     assert set(used) <= set(rows)
-    assert np.array_equal(used, responses.used(rows))
-    assert np.array_equal(responses.used(rows[:10]), rows[:10])
+    assert np.array_equal(used, responses.used_rows(rows))
+    assert np.array_equal(responses.used_rows(rows[:10]), rows[:10])
     share = responses.pulls([rows])[0] / len(rows)  # still weighs as much as its whole group
     few = Responses(target, digits.train, QUICK).pulls([used])[0] / len(used)
     torch.testing.assert_close(share, few)
 
 
 def test_the_response_of_a_class_is_the_sum_of_its_clusters_before_their_lengths(target, digits, partition):
-    work = ResponseWork(target, digits.train, QUICK)
+    work = ResponseMatching(target, digits.train, QUICK)
     upper = partition.by_class()
     members = [partition.rows(k) for k in range(len(partition))]
     parts = work.responses.curvature.solve(work.responses.pulls(members))
@@ -79,7 +79,7 @@ def test_the_response_of_a_class_is_the_sum_of_its_clusters_before_their_lengths
     torch.testing.assert_close(whole, sums, rtol=1e-3, atol=1e-4)
 
 
-def test_a_linear_model_responds_as_ridge_regression_without_the_group():
+def test_a_linear_model_responds_as_ridge_regression_without_the_group(monkeypatch):
     """Squared loss, one checkpoint, all groups of equal curvature: everything is known in closed form."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(400, 6, generator=generator)
@@ -99,9 +99,9 @@ def test_a_linear_model_responds_as_ridge_regression_without_the_group():
     target = recorder.target(loss=squared)
     settings = replace(QUICK, checkpoints=2, curvature=200_000)
     groups = sequential(samples, 4)
-    work = ResponseWork(target, samples, settings)
-    work.responses.weights = torch.tensor([0.0, 1.0], dtype=torch.float64)  # at the optimum, where the formula is exact
-    work.responses.curvature.weights = work.responses.weights
+    optimum = torch.tensor([0.0, 1.0], dtype=torch.float64)  # where the formula is exact
+    monkeypatch.setattr("ddm.distil.response.solve.pooled_weights", lambda *_: optimum)
+    work = ResponseMatching(target, samples, settings)
     found = work.responses_of(groups, None, everything(groups))
     for group in range(len(groups)):
         rows = groups.rows(group)
@@ -117,10 +117,10 @@ def test_own_curvature_is_the_groups_part_of_the_whole(target, digits, partition
     responses = Responses(target, digits.train, replace(QUICK, curvature=4096, checkpoints=2))
     members = [partition.rows(k) for k in range(len(partition))]
     direction = responses.curvature.solve(responses.pulls(members[:1]))
-    parts = responses.own(direction.expand(len(members), -1), members)
+    parts = responses.own_curvature(direction.expand(len(members), -1), members)
     damped = float((responses.curvature.damping * direction.square()).sum())
     assert (parts > 0).all()
-    assert float(parts.sum()) == pytest.approx(float(responses.unseen(direction)) - damped, rel=0.2)
+    assert float(parts.sum()) == pytest.approx(float(responses.curvature.unseen_quadratic(direction)) - damped, rel=0.2)
 
 
 def test_lengths_grow_by_own_curvature_and_shrink_where_the_solve_saw_too_little(target, digits, partition):
@@ -130,15 +130,15 @@ def test_lengths_grow_by_own_curvature_and_shrink_where_the_solve_saw_too_little
         responses = Responses(target, digits.train, replace(QUICK, curvature=rows))
         pulls = responses.pulls(members)
         found = responses.curvature.solve(pulls)
-        overlooked = responses.overlooked(pulls)
-        lengths.append(float((responses.lengthened(found, pulls, members, overlooked) / found).median()))
+        overlooked = responses.missed_curvature(pulls)
+        lengths.append(float((responses.scaled(found, pulls, members, overlooked) / found).median()))
         assert overlooked > 1
     assert lengths[0] < 0.8
     assert 1 < lengths[1] < 2
 
 
 def test_encoding_errors_shrink_with_the_bank_and_are_measured_on_unseen_inputs(target, digits, partition):
-    work = ResponseWork(target, digits.train, QUICK)
+    work = ResponseMatching(target, digits.train, QUICK)
     found = work.responses_of(partition, None, everything(partition))
     errors = []
     for bank in (4, 64):
@@ -171,7 +171,7 @@ def test_the_encoding_is_checked_on_inputs_that_it_was_not_fitted_to(target, dig
 
 
 def test_a_bank_made_in_slices_of_the_parameters_encodes_as_one_that_fits_the_memory(target, digits, partition):
-    work = ResponseWork(target, digits.train, QUICK)
+    work = ResponseMatching(target, digits.train, QUICK)
     found = work.responses_of(partition, None, everything(partition))
     encoders = [Encoder(target, digits.train, replace(QUICK, bank=32, memory=memory)) for memory in (1.0, 1e-3)]
     assert [len(encoder.slices(32)) > 1 for encoder in encoders] == [False, True]
@@ -181,23 +181,23 @@ def test_a_bank_made_in_slices_of_the_parameters_encodes_as_one_that_fits_the_me
     torch.testing.assert_close(later.residuals, sliced.residuals[4:6], rtol=1e-3, atol=1e-6)
 
 
-def test_slices_of_rows_that_are_gathered_do_not_keep_whole_rows(target, digits, partition, monkeypatch):
-    found = ResponseWork(target, digits.train, QUICK).responses_of(partition, None, everything(partition))
+def test_slices_of_rows_that_are_merged_do_not_keep_whole_rows(target, digits, partition, monkeypatch):
+    found = ResponseMatching(target, digits.train, QUICK).responses_of(partition, None, everything(partition))
     encoder = Encoder(target, digits.train, replace(QUICK, bank=32, memory=1e-3))
     held = []
 
-    def gathered(parts, least):
+    def merge_rows(parts, least):
         for part in parts:
             held.append(part.untyped_storage().nbytes() - part.nbytes)
             yield part
 
-    monkeypatch.setattr("ddm.distil.response.encode.gathered", gathered)
+    monkeypatch.setattr("ddm.distil.response.encode.merge_rows", merge_rows)
     encoder.choose(found)
     assert set(held) == {0}
 
 
 def test_a_bank_that_does_not_fit_the_memory_does_not_grow(target, digits, partition):
-    found = ResponseWork(target, digits.train, QUICK).responses_of(partition, None, everything(partition))
+    found = ResponseMatching(target, digits.train, QUICK).responses_of(partition, None, everything(partition))
     strict = replace(QUICK, tolerance=1e-6)
     sizes = [len(Encoder(target, digits.train, replace(strict, memory=m)).choose(found)[0]) for m in (1.0, 1e-3)]
     assert sizes[0] > sizes[1]

@@ -22,7 +22,7 @@ from ddm.curvature import clipping
 from ddm.curvature.gradients import group_gradients, loss_gradient
 from ddm.distil import Settings, distil, private
 from ddm.distil.gradient.start import drawn
-from ddm.distil.response.pull import Pulled, pulls_of
+from ddm.distil.response.pull import GroupSamples, group_pulls
 from ddm.privacy import distances, membership
 from ddm.privacy.reconstruction import invert_gradients, total_variation
 from ddm.runs.run import Config
@@ -236,8 +236,8 @@ def test_the_default_limit_is_near_the_median_norm(target, digits):
 
 
 def test_pulls_sum_clipped_gradients_over_checkpoints(target, digits):
-    groups, weights = [Pulled(np.arange(5), 0.5), Pulled(np.arange(5, 8), 0.2)], torch.tensor([0.4, 0.6])
-    found = pulls_of(target, digits.train, [1, 5], weights, groups, "serial", limits=[0.5, 0.1])
+    groups, weights = [GroupSamples(np.arange(5), 0.5), GroupSamples(np.arange(5, 8), 0.2)], torch.tensor([0.4, 0.6])
+    found = group_pulls(target, digits.train, [1, 5], weights, groups, "serial", limits=[0.5, 0.1])
     for pull, group in zip(found, groups, strict=True):
         parts = [w * mean_of_clipped(target, digits, group.rows, t, c) for t, w, c in ((1, 0.4, 0.5), (5, 0.6, 0.1))]
         torch.testing.assert_close(pull, group.share * sum(parts), rtol=1e-3, atol=1e-6)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ddm.answers.attribution import SIGN
 from ddm.answers.objectives import Objective
-from ddm.curvature.gradients import along
+from ddm.curvature.directional import logits_along
 from ddm.distil.response.solve import Responses
 from ddm.errors import InputError
 from ddm.plots import html
@@ -179,7 +179,7 @@ def _loss_along(responses: Responses, t: int, rows: np.ndarray, direction: Tenso
     target = responses.target
     theta, fixed = target.at(t)
     x, y = (tensor.to(target.device) for tensor in responses.samples.batch(rows))
-    logits, change = along(target, theta, fixed, x, direction)
+    logits, change = logits_along(target, theta, fixed, x, direction)
     with torch.enable_grad():
         slopes = torch.autograd.grad(len(rows) * target.loss(logits.requires_grad_(), y), logits)[0]
     found: np.ndarray = (slopes * change).sum(1).double().cpu().numpy()

@@ -49,16 +49,14 @@ def _responses(
     directions = responses.curvature.solve(pulls)
     if not scaled:
         return directions
-    return responses.lengthened(directions, pulls, members, responses.overlooked(pulls[::6]))
+    return responses.scaled(directions, pulls, members, responses.missed_curvature(pulls[::6]))
 
 
 def _pulls(problem: Problem) -> Tensor:
     """The pulls ḡ_κ ``(K, P)`` without a solve: curvature only sets the length of each, by least squares along it."""
     responses = Responses(problem.target, problem.train, settings_of(problem, "response"))
     pulls = responses.pulls(problem.single_groups)
-    curvature = sum((pulls @ rows.T).square().sum(1) for rows in responses.curvature.rows())
-    damping = (responses.curvature.damping * pulls.square()).sum(1)
-    return pulls * (pulls.square().sum(1) / (curvature + damping))[:, None]
+    return pulls * (pulls.square().sum(1) / responses.curvature.unseen_quadratic(pulls))[:, None]
 
 
 def _mean_responses(problem: Problem, orders: int) -> Tensor:

@@ -19,7 +19,6 @@ from ddm.counterfactual.displaced import Models
 from ddm.datamodel import DistilledDatamodel
 from ddm.distil import Settings, paper, private
 from ddm.distil.blocks import Block
-from ddm.distil.response.matching import ResponseWork
 from ddm.truth.effects import Effects, log_odds, predicted
 
 TITLES = {
@@ -90,7 +89,7 @@ def _run_response(problem: Problem) -> Outcome:
     """Models displaced by the exact responses, which response matching encodes in synsets."""
 
     def find_responses(problem: Problem) -> Tensor:
-        work = ResponseWork(problem.target, problem.train, settings_of(problem, "response"))
+        work = ResponseMatching(problem.target, problem.train, settings_of(problem, "response"))
         return work.responses_of(problem.partition, None, Block(list(range(len(problem.partition))), []))
 
     return displacement_outcome(problem, find_responses)

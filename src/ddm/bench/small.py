@@ -18,11 +18,12 @@ from torch import Tensor
 from ddm.bench.output import Row
 from ddm.bench.problem import Problem
 from ddm.counterfactual.counterfactuals import Counterfactuals
+from ddm.curvature.damping import parameter_damping
+from ddm.curvature.rows import CurvatureRows
 from ddm.distil import Settings, distil
 from ddm.distil.checkpoints import real_checkpoints
-from ddm.distil.gradient.calibration import dampings
-from ddm.distil.response.pull import Pulled, pulls_of
-from ddm.distil.response.solve import Responses, pooled_weights
+from ddm.distil.response.pull import GroupSamples, group_pulls
+from ddm.distil.response.solve import pooled_weights
 from ddm.groups.partition import Partition, features_of
 from ddm.privacy.distances import psnr, ssim, to_images
 from ddm.privacy.membership import auc, gradient_alignments
@@ -60,11 +61,11 @@ def guess_pulls(
     target, public = problem.target, problem.data.validation
     responses = [name for name in directions if settings[name].matching == "response"]
     stacked = torch.cat([directions[name] for name in responses])
-    total = stacked * dampings(target, public)
-    estimate = Settings(
-        curvature=min(_CURVATURE_ROWS, problem.setup.settings.curvature or _CURVATURE_ROWS), seed=problem.setup.seed
-    )
-    for rows in Responses(target, public, estimate).curvature.rows():
+    total = stacked * parameter_damping(target, public)
+    checkpoints = real_checkpoints(Settings(), len(target.trajectory) - 1)
+    count = min(_CURVATURE_ROWS, problem.setup.settings.curvature or _CURVATURE_ROWS)
+    weights = pooled_weights(target, checkpoints)
+    for rows in CurvatureRows(target, public, checkpoints, weights, count, problem.setup.seed).batches():
         total += (stacked @ rows.T) @ rows
     undone = dict(zip(responses, total.split([len(directions[name]) for name in responses]), strict=True))
     return {name: undone.get(name, directions[name]) for name in directions}
@@ -121,9 +122,9 @@ class SmallGroups:
         """True pulls ``(K, P)``, from at most as many samples per group as the distillation uses."""
         target, settings = self.problem.target, self.problem.setup.settings
         checkpoints = real_checkpoints(settings, len(target.trajectory) - 1)
-        groups = [Pulled(partition.rows(k)[: settings.samples], 1.0) for k in range(len(partition))]
+        groups = [GroupSamples(partition.rows(k)[: settings.samples], 1.0) for k in range(len(partition))]
         weights = pooled_weights(target, checkpoints)
-        return pulls_of(target, self.problem.train, checkpoints, weights, groups, "serial")
+        return group_pulls(target, self.problem.train, checkpoints, weights, groups, "serial")
 
     def groups_of_size(self, size: int) -> list[int]:
         """Numbers of the small groups of a size."""

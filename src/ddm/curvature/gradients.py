@@ -107,19 +107,3 @@ def _jacobian_of_one(target: Target, theta: Tensor, fixed: Mapping[str, Tensor],
     if len(logits) * target.flat.size > _TOGETHER:
         return output_gradients(target, theta.detach(), fixed, x, each[None])
     return torch.autograd.grad(logits, theta, each, is_grads_batched=True)[0][None]
-
-
-def along(
-    target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor, direction: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Logits f(x) ``(n, L)`` and how they change along ``d (P,)``, J(x)d: both by a central difference, which any
-    network will do."""
-    width = _REACH * float(theta.norm() or 1.0) / max(float(direction.norm()), torch.finfo(theta.dtype).tiny)
-    with torch.no_grad():
-        ahead = target.flat(theta + width * direction, fixed, x)
-        behind = target.flat(theta - width * direction, fixed, x)
-    return (ahead + behind) / 2, (ahead - behind) / (2 * width)
-
-
-_REACH = 1e-3
-"""Width of a difference of logits, as a fraction of ‖θ‖."""

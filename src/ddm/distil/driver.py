@@ -21,9 +21,9 @@ from ddm.compute.files import check_whole, read_table, write_json
 from ddm.compute.progress import bar
 from ddm.data.samples import Samples, check_classes
 from ddm.distil.blocks import Block, plan
-from ddm.distil.gradient.matching import GradientWork
-from ddm.distil.matching import Part, Work
-from ddm.distil.response.matching import ResponseWork
+from ddm.distil.gradient.matching import GradientMatching
+from ddm.distil.matching import Matching, Part
+from ddm.distil.response.matching import ResponseMatching
 from ddm.distil.settings import Settings
 from ddm.distil.synset import Synset
 from ddm.errors import InputError
@@ -59,16 +59,16 @@ def distil(
         _warn_of_few(partition)
     if directory is not None:
         _claim(directory, target, samples, partition, settings)
-    work = _work(target, samples, settings, engine)
-    blocks = plan(partition, work.bytes_per_group, settings.memory, work.most)
+    work = make_matching(target, samples, settings, engine)
+    blocks = plan(partition, work.bytes_per_group, settings.memory, work.max_block_groups)
     done = [_kept(directory, number, block) for number, block in enumerate(blocks)]
     work.resume([part for parts in done for part in parts])
     left = [block for block, parts in zip(blocks, done, strict=True) if not parts]
     todo = sum(work.cost(partition, upper, block) for block in left) + (work.shared_cost if left else 0.0)
     with bar(f"{settings.matching} matching", todo) as advance:
-        numbers = [number for number, parts in enumerate(done) if not parts]
+        numbered = [(number, blocks[number]) for number, parts in enumerate(done) if not parts]
         with _solvable():
-            for number, parts in work.all(partition, upper, [(number, blocks[number]) for number in numbers], advance):
+            for number, parts in work.distil_blocks(partition, upper, numbered, advance):
                 done[number] = parts
                 _keep(directory, number, parts)
     every = [part for parts in done for part in parts]
@@ -82,10 +82,11 @@ def distil(
     return replace(clusters, origin=origin), replace(classes, origin=origin)
 
 
-def _work(target: Target, samples: Samples, settings: Settings, engine: Engine) -> Work:
+def make_matching(target: Target, samples: Samples, settings: Settings, engine: Engine = None) -> Matching:
+    """The matching that the settings name."""
     if settings.matching == "response":
-        return ResponseWork(target, samples, settings, engine)
-    return GradientWork(target, samples, settings, engine)
+        return ResponseMatching(target, samples, settings, engine)
+    return GradientMatching(target, samples, settings, engine)
 
 
 def _claim(directory: Path, target: Target, samples: Samples, partition: Partition, settings: Settings) -> None:

@@ -1,4 +1,7 @@
-"""What a matching does, block by block."""
+"""What every matching offers: it distils blocks of groups, and says what a block costs.
+
+A new matching is one class with this protocol and one entry in ``ddm.distil.driver.MATCHINGS``.
+"""
 
 from __future__ import annotations
 
@@ -12,41 +15,43 @@ from ddm.distil.synset import Synset
 from ddm.groups.partition import Partition
 from ddm.training.target import Target
 
-_LITTLE = 2**31
-"""Samples passed forward and back × parameters that are not worth starting processes for."""
+_SMALL_WORK = 2**31
+"""Backward passes × parameters below which starting worker processes takes longer than the work."""
 
 Part = tuple[str, Synset]
-"""The level, cluster or class, and what was distilled there."""
+"""The level, cluster or class, and the synset distilled for it."""
 
 
-class Work(Protocol):
-    """A matching of some target: made once, then given blocks of groups.
+class Matching(Protocol):
+    """A way to distil the groups of a target: built once, then given blocks of groups.
 
-    bytes_per_group: what a group takes while its block is worked on
-    most:            groups of a block, if fewer than fit the memory
+    bytes_per_group:  memory of a group while its block is distilled
+    max_block_groups: maximum groups of a block; None leaves it to the memory
     """
 
     bytes_per_group: int
-    most: int | None
+    max_block_groups: int | None
 
     @property
     def shared_cost(self) -> float:
-        """Work that is done once for all blocks, in samples passed forward and back."""
+        """Work done once for all blocks, in backward passes of samples."""
 
     def cost(self, partition: Partition, upper: Partition | None, block: Block) -> float:
-        """Work of a block, in samples passed forward and back."""
+        """Work of a block, in backward passes of samples."""
 
     def resume(self, parts: Sequence[Part]) -> None:
-        """Take over what earlier blocks have decided."""
+        """Take over what blocks that were distilled earlier have decided."""
 
-    def all(
+    def distil_blocks(
         self, partition: Partition, upper: Partition | None, blocks: Sequence[tuple[int, Block]], advance: Advance
     ) -> Iterator[tuple[int, list[Part]]]:
-        """The number of each block with the synsets of its clusters and then of its classes, as they are done."""
+        """The number of each block with the synsets of its clusters and then of its classes, as they are finished."""
 
 
-def worthwhile(where: Engine, target: Target, passes: float) -> Engine:
-    """Where pieces run that pass so many samples forward and back: if nobody says, little work stays in this process,
-    and so does that of a GPU or of a piece."""
-    stays = passes * target.flat.size < _LITTLE or target.device.type != "cpu" or inside()
-    return "serial" if where is None and stays else where
+def engine_for(engine: Engine, target: Target, passes: float) -> Engine:
+    """The engine for tasks that take ``passes`` backward passes of samples.
+
+    Unless the user chose one, small work stays in this process, and so does work on a GPU or inside a worker.
+    """
+    stays = passes * target.flat.size < _SMALL_WORK or target.device.type != "cpu" or inside()
+    return "serial" if engine is None and stays else engine

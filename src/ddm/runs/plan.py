@@ -23,9 +23,9 @@ from ddm.curvature.gradients import loss_gradient
 from ddm.distil.blocks import plan
 from ddm.distil.response.encode import bank_bytes
 from ddm.distil.gradient.match import Distilled
-from ddm.distil.gradient.matching import MATCHINGS, SYNTHETIC, GradientWork
-from ddm.distil.response.matching import ResponseWork
-from ddm.distil.matching import worthwhile
+from ddm.distil.gradient.matching import MATCHINGS, SYNTHETIC, GradientMatching
+from ddm.distil.response.matching import ResponseMatching
+from ddm.distil.matching import engine_for
 from ddm.compute.memory import resident
 from ddm.networks.flat import state_of
 from ddm.groups.partition import Partition, features_of, kmeans, make_partition, sequential
@@ -135,18 +135,18 @@ class _Fit:
     def __init__(self, config: Config, data: Data, target: Target, partition: Partition, place: Engine) -> None:
         self.target, self.samples, self.partition, self.settings = target, data.train, partition, config.settings
         self.upper = partition.by_class()
-        kind = ResponseWork if self.settings.matching == "response" else GradientWork
+        kind = ResponseMatching if self.settings.matching == "response" else GradientMatching
         self.work = kind(target, self.samples, self.settings)
-        self.blocks = plan(partition, self.work.bytes_per_group, self.settings.memory, self.work.most)
+        self.blocks = plan(partition, self.work.bytes_per_group, self.settings.memory, self.work.max_block_groups)
         self.passes = sum(self.work.cost(partition, self.upper, block) for block in self.blocks)
-        self.place = Place.of(worthwhile(place, target, self.passes))
+        self.place = Place.of(engine_for(place, target, self.passes))
 
     @cached_property
     def _cores(self) -> int:
         """Pieces that are worked on at once."""
         if self.place.kind == "serial":
             return 1
-        if isinstance(self.work, GradientWork) and not self.place.remote:
+        if isinstance(self.work, GradientMatching) and not self.place.remote:
             return min(self.work.workers(self.blocks), len(self.blocks))
         return cores()
 
@@ -159,17 +159,17 @@ class _Fit:
     def sent(self) -> int:
         """Bytes of samples that a worker holds: all, or those of a few groups."""
         all_of_them = self.samples.raw.nbytes + self.samples.labels.nbytes
-        return all_of_them if isinstance(self.work, GradientWork) else all_of_them // len(self.partition)
+        return all_of_them if isinstance(self.work, GradientMatching) else all_of_them // len(self.partition)
 
     def seconds(self) -> float:
         """Of all blocks."""
-        if isinstance(self.work, ResponseWork):
+        if isinstance(self.work, ResponseMatching):
             return self._response_seconds(self.work)
         synthetic = sum(map(self.work.synthetic, self.blocks))
         real = self.passes - SYNTHETIC * synthetic
         return (real * self._pass + synthetic * self._synthetic(self.work)) / self._cores
 
-    def _response_seconds(self, work: ResponseWork) -> float:
+    def _response_seconds(self, work: ResponseMatching) -> float:
         """Of the pulls in pieces, and of what stays in this process: looks, rows and products."""
         looks = sum(block.size for block in self.blocks) * self._look(work)
         products = self._multiplications(work) * _multiplication()
@@ -183,7 +183,7 @@ class _Fit:
         with one_thread():
             return _repeated(lambda: loss_gradient(self.target, theta, fixed, x, y)) / len(x)
 
-    def _synthetic(self, work: GradientWork) -> float:
+    def _synthetic(self, work: GradientMatching) -> float:
         """Seconds of matching a synthetic sample once, by a few steps for the clusters and the classes of a block."""
         block = max(self.blocks, key=lambda block: block.size)
         levels = [self._trial(work, len(groups)) for groups in (block.clusters, block.classes) if groups]
@@ -191,7 +191,7 @@ class _Fit:
             passed = _repeated(lambda: [match() for match in levels])
         return passed / (len(work.pairs[:_STEPS]) * block.size * self.settings.ipc)
 
-    def _trial(self, work: GradientWork, groups: int) -> Callable[[], object]:
+    def _trial(self, work: GradientMatching, groups: int) -> Callable[[], object]:
         """A few steps of matching for so many groups, towards nothing in particular."""
         settings, theta = self.settings, self.target.theta
         start = Distilled(
@@ -203,41 +203,41 @@ class _Fit:
         match = MATCHINGS[settings.matching]
         return partial(match, self.target, wanted, pairs, start, names, settings, lambda amount: None)
 
-    def _look(self, work: ResponseWork) -> float:
+    def _look(self, work: ResponseMatching) -> float:
         """Seconds of a group's own curvature, found in this process, beyond the passes that it is counted as."""
         rows = self.partition.rows(0)
         return max(
             0.0,
-            _repeated(lambda: work.responses.own(self.target.theta[None], [rows]))
-            - work.responses.looks(rows) * self._pass / self._cores,
+            _repeated(lambda: work.responses.own_curvature(self.target.theta[None], [rows]))
+            - work.responses.own_passes(rows) * self._pass / self._cores,
         )
 
-    def _row(self, work: ResponseWork) -> float:
+    def _row(self, work: ResponseMatching) -> float:
         """Seconds of a row of curvature, or of a Jacobian."""
         made: list[int] = []
-        passed = _repeated(lambda: made.append(len(next(work.responses.curvature.rows()))))
+        passed = _repeated(lambda: made.append(work.responses.curvature.try_rows()))
         return passed / made[0]
 
-    def _rows(self, work: ResponseWork) -> float:
+    def _rows(self, work: ResponseMatching) -> float:
         """How many are made, some of them again."""
         curvature, encoder = work.responses.curvature, work.encoder
         parts = len(encoder.slices(encoder.first))
-        encoding = (self._bank + encoder.metric.count) * (parts if parts == 1 else parts + len(self.blocks))
-        return curvature.passes + curvature.passes_a_solve * len(self.blocks) + encoding
+        encoding = (self._bank + len(encoder.metric)) * (parts if parts == 1 else parts + len(self.blocks))
+        return curvature.cost.rows + curvature.cost.rows_per_solve * len(self.blocks) + encoding
 
-    def _multiplications(self, work: ResponseWork) -> float:
+    def _multiplications(self, work: ResponseMatching) -> float:
         """Of the products and solves."""
         size, groups = self.target.flat.size, sum(block.size for block in self.blocks)
-        rows, bank = work.responses.curvature.count, self._bank
-        solve = min(rows, size) ** 2 * (max(rows, size) / 2 + min(rows, size) / 6)
-        seen = work.encoder.metric.count
+        solve, bank = work.responses.curvature.cost, self._bank
+        seen = len(work.encoder.metric)
         squares = bank**2 * (seen + bank / 3)  # half of each, in double precision
-        return solve + squares + size * (bank * (bank / 2 + seen) + groups * (2 * min(rows, size) + bank))
+        encoding = squares + size * bank * (bank / 2 + seen + groups)
+        return solve.multiplications + groups * solve.multiplications_per_vector + encoding
 
     @property
     def _bank(self) -> int:
         """Images × classes, somewhere between what a bank starts with and what it may grow to."""
-        assert isinstance(self.work, ResponseWork)
+        assert isinstance(self.work, ResponseMatching)
         encoder = self.work.encoder
         return int((encoder.first * encoder.most) ** 0.5) * encoder.classes
 
@@ -245,22 +245,20 @@ class _Fit:
     def memory(self) -> int:
         """Bytes of blocks and what they share, beside the data and the network."""
         block = max(block.size for block in self.blocks) * self.work.bytes_per_group
-        if isinstance(self.work, ResponseWork):
+        if isinstance(self.work, ResponseMatching):
             return block + self._shared_bytes(self.work)
         return block * max(1, self.workers)
 
-    def _shared_bytes(self, work: ResponseWork) -> int:
+    def _shared_bytes(self, work: ResponseMatching) -> int:
         """Of the curvature and of the bank; rows of curvature that do not fit are gone before the bank is made."""
-        curvature = work.responses.curvature
-        rows, factor = curvature.row_bytes, curvature.factor_bytes
-        bank = self._bank_bytes(work)
-        return factor + (rows + bank if curvature.kept else max(rows, bank))
+        cost, bank = work.responses.curvature.cost, self._bank_bytes(work)
+        return cost.factor_bytes + (cost.row_bytes + bank if cost.keeps_rows else max(cost.row_bytes, bank))
 
-    def _bank_bytes(self, work: ResponseWork) -> int:
+    def _bank_bytes(self, work: ResponseMatching) -> int:
         """Of the bank's Jacobian, and of the products with it."""
-        rows, metric = self._bank, work.encoder.metric
+        rows, encoder = self._bank, work.encoder
         jacobian = min(4 * rows * self.target.flat.size, int(self.settings.memory * 2**29))
-        return jacobian + metric.row_bytes + bank_bytes(rows, metric.count)
+        return jacobian + encoder.metric_bytes + bank_bytes(rows, len(encoder.metric))
 
     @property
     def disk(self) -> int:
@@ -272,7 +270,7 @@ class _Fit:
     def _synset(self, groups: int) -> int:
         """Bytes of a synset of so many groups."""
         pixels, classes = math.prod(self.samples.shape), len(self.samples.classes)
-        if isinstance(self.work, ResponseWork):
+        if isinstance(self.work, ResponseMatching):
             return 4 * self._bank // classes * (pixels + groups * classes)
         return 4 * groups * self.settings.ipc * (pixels + classes)
 

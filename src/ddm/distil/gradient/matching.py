@@ -17,15 +17,16 @@ from ddm.compute.backends import Place
 from ddm.compute.engine import Engine
 from ddm.compute.progress import Advance
 from ddm.curvature.clipping import clipped_gradients
+from ddm.curvature.damping import mean_damping
 from ddm.curvature.gradients import group_gradients
 from ddm.data.samples import Samples
 from ddm.distil.blocks import Block, class_members
 from ddm.distil.checkpoints import Pair, draw, real_checkpoints
 from ddm.distil.gradient import match as gradient
-from ddm.distil.gradient.calibration import CHECKPOINTS, calibrated, damping, looks
+from ddm.distil.gradient.calibration import CHECKPOINTS, calibrated, looks
 from ddm.distil.gradient.match import Distilled, synset_gradients
 from ddm.distil.gradient.start import start
-from ddm.distil.matching import Part, worthwhile
+from ddm.distil.matching import Part, engine_for
 from ddm.distil.settings import Settings
 from ddm.distil.synset import Synset
 from ddm.errors import InputError
@@ -33,13 +34,13 @@ from ddm.groups.partition import Partition
 from ddm.training import augment as augmentation
 from ddm.training.target import Target
 
-Matching = Callable[
+MatchFunction = Callable[
     [Target, Mapping[int, Tensor], Sequence[Pair], Distilled, Sequence[str], Settings, Advance],
     Distilled,
 ]
 """Real gradients by checkpoint, pairs to compare and a starting point → what was distilled."""
 
-MATCHINGS: dict[str, Matching] = {
+MATCHINGS: dict[str, MatchFunction] = {
     "reverse": partial(gradient.match, sign=-1.0),
     "forward": partial(gradient.match, sign=1.0),
 }
@@ -54,11 +55,11 @@ SYNTHETIC, _FORWARD = 4.0, 0.3
 """Work of matching one synthetic sample once, and of one forward pass, in passes forward and back of a real sample."""
 
 
-class GradientWork:
+class GradientMatching:
     """Reverse or forward matching of blocks of groups."""
 
     shared_cost = 0.0
-    most: int | None = _MOST
+    max_block_groups: int | None = _MOST
 
     def __init__(self, target: Target, samples: Samples, settings: Settings, engine: Engine = None) -> None:
         self.target, self.samples, self.settings, self.engine = target, samples, settings, engine
@@ -68,7 +69,7 @@ class GradientWork:
         self.checkpoints = real_checkpoints(settings, tau)
         vectors = len(self.checkpoints) + _COPIES
         self.bytes_per_group = vectors * target.flat.size * target.theta.element_size()
-        self.damping = damping(target, samples) if settings.step_size is None else 0.0
+        self.damping = mean_damping(target, samples) if settings.step_size is None else 0.0
 
     def cost(self, partition: Partition, upper: Partition | None, block: Block) -> float:
         """Work of a block, in samples passed forward and back."""
@@ -87,12 +88,12 @@ class GradientWork:
     def resume(self, parts: Sequence[Part]) -> None:
         """Nothing of the blocks that are done is needed for the others."""
 
-    def all(
+    def distil_blocks(
         self, partition: Partition, upper: Partition | None, blocks: Sequence[tuple[int, Block]], advance: Advance
     ) -> Iterator[tuple[int, list[Part]]]:
         """The synsets of numbered blocks, wherever the engine has them made."""
         costs = {number: self.cost(partition, upper, block) for number, block in blocks}
-        where = worthwhile(self.engine, self.target, sum(costs.values()))
+        where = engine_for(self.engine, self.target, sum(costs.values()))
         work = copy.copy(self)
         work.target = self.target.at_hand(range(len(self.target.trajectory)), Place.of(where))
         workers = self.workers([block for _, block in blocks])
@@ -176,7 +177,7 @@ class GradientWork:
 class _Blocks:
     """Makes the synsets of a numbered block."""
 
-    work: GradientWork
+    work: GradientMatching
     partition: Partition
     upper: Partition | None
 

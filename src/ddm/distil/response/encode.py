@@ -24,7 +24,8 @@ from torch import Tensor
 from ddm.compute.progress import Advance
 from ddm.curvature.gradients import jacobian, together
 from ddm.curvature.grams import add_gram_of_columns, cholesky, gram
-from ddm.curvature.rows import NUMBERS, Curvature, gathered, shrunk, slices, stacked
+from ddm.curvature.rows import CurvatureRows, fewer_for_large
+from ddm.curvature.slicing import MAX_FLOATS, merge_rows, slices, stack_rows
 from ddm.data.samples import Samples
 from ddm.distil.settings import Settings
 from ddm.errors import InputError
@@ -62,27 +63,26 @@ class Encoder:
     def __init__(self, target: Target, samples: Samples, settings: Settings) -> None:
         self.target, self.samples, self.settings = target, samples, settings
         last = [len(target.trajectory) - 1]
-        self.references = shrunk(_REFERENCES, target.flat.size)
-        checks = shrunk(_CHECKS, target.flat.size)
-        self.metric = Curvature(
-            target,
-            samples,
-            last,
-            torch.ones(1),
-            1.0,
-            self.references + checks,
-            settings.memory / 4,
-            settings.seed + 1,
-            held_out=checks,
+        self.references = fewer_for_large(_REFERENCES, target.flat.size)
+        checks = fewer_for_large(_CHECKS, target.flat.size)
+        self.metric = CurvatureRows(
+            target, samples, last, torch.ones(1), self.references + checks, settings.seed + 1, held_out=checks
         )
+        self.metric.keep = self.metric_bytes > 0
         self.classes = target.outputs(samples.batch([0])[0]).shape[1]
         self._bank: _Bank | None = None
         self._check_memory()
 
+    @property
+    def metric_bytes(self) -> int:
+        """Memory of the rows of A, which are kept where they fit a quarter of the memory, and recomputed otherwise."""
+        needed = len(self.metric) * self.target.flat.size * self.target.theta.element_size()
+        return needed if needed <= self.settings.memory * 2**28 else 0
+
     def _check_memory(self) -> None:
         """Refuse so many classes that the least squares do not fit the memory, whatever the bank."""
         rows = self.first * self.classes
-        wanted = bank_bytes(rows, self.metric.count) / 2**30
+        wanted = bank_bytes(rows, len(self.metric)) / 2**30
         if rows > _MOST and wanted > self.settings.memory:
             raise InputError(
                 f"soft targets of {self.first} images for {self.classes:,} classes take {wanted:.1f} GiB to find, and "
@@ -92,7 +92,7 @@ class Encoder:
     @property
     def first(self) -> int:
         """Images that a bank starts with."""
-        return self.settings.bank or max(2, shrunk(_FIRST, self.target.flat.size) // self.classes)
+        return self.settings.bank or max(2, fewer_for_large(_FIRST, self.target.flat.size) // self.classes)
 
     @property
     def most(self) -> int:
@@ -106,9 +106,9 @@ class Encoder:
         return slices(self.target.flat.size, int(self.settings.memory * 2**29 / bytes_each))
 
     @property
-    def passes(self) -> int:
-        """Rows made for a bank that grows as far as it may, some of them again."""
-        return (self.most * self.classes + self.metric.count) * len(self.slices(self.first))
+    def rows(self) -> int:
+        """Backward passes for a bank that grows as far as it may, recomputations included."""
+        return (self.most * self.classes + len(self.metric)) * len(self.slices(self.first))
 
     def choose(self, responses: Tensor, advance: Advance = lambda amount: None) -> tuple[Tensor, Encoding]:
         """As few images ``(B, ...)`` as encode responses ``(K, P)`` well enough, or as many as are asked for.
@@ -140,7 +140,7 @@ class Encoder:
         """The residuals that come closest to responses ``(K, P)``, on images ``(B, ...)``; ``advance`` counts rows."""
         bank = self._bank_of(images, advance)
         inner = _products(self._jacobians(bank), responses)
-        wanted = _products(self.metric.rows(), responses)
+        wanted = _products(self.metric.batches(), responses)
         fit, check = slice(None, self.references), slice(self.references, None)
         right = bank.seen[fit].T @ wanted[fit] + self._mu(bank) * inner
         residuals = torch.cholesky_solve(right, bank.factor)
@@ -159,12 +159,12 @@ class Encoder:
     def _made(self, images: Tensor, advance: Advance) -> _Bank:
         """Products over the parameters, taken slice by slice so that J fits half of the memory."""
         size = len(images) * self.classes
-        bank = _Bank.empty(images, size, self.metric.count)
+        bank = _Bank.empty(images, size, len(self.metric))
         parts = self.slices(len(images))
         for columns in parts:
-            jacobian = stacked((part[:, columns] for part in self._jacobians(bank, advance)), size)
-            metric = (part[:, columns].contiguous() for part in self.metric.rows(advance))  # a view keeps it all
-            bank.add(jacobian, gathered(metric, NUMBERS // jacobian.shape[1]), self.references)
+            jacobian = stack_rows((part[:, columns] for part in self._jacobians(bank, advance)), size)
+            metric = (part[:, columns].contiguous() for part in self.metric.batches(advance))  # a view keeps it all
+            bank.add(jacobian, merge_rows(metric, MAX_FLOATS // jacobian.shape[1]), self.references)
         if len(parts) == 1:
             bank.jacobian = jacobian
         bank.factorise(self._mu(bank), self.references)

@@ -1,4 +1,4 @@
-"""Response matching of a block of groups: pulls, one solve, lengths, then the encoding in a shared bank of images."""
+"""Response matching: pulls, one solve and lengths for a block of groups, then their encoding in a shared image bank."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ from ddm.groups.partition import Partition
 from ddm.training.target import Target
 
 _COPIES = 6
-"""Vectors (P,) that a group takes."""
+"""Vectors (P,) held for each group."""
 
 _ROW, _FORWARD = 2.0, 1.0
-"""Work of a curvature row, and of looking along a response, in passes forward and back of a sample."""
-
+"""Work of a curvature row, and of a forward pass along a response, in backward passes of a sample."""
 
 _PROBES = 8
-"""Groups that tell how much curvature the solve overlooks."""
+"""Groups from which the curvature that the solve misses is estimated."""
 
 
-class ResponseWork:
-    """Response matching of blocks of groups. The first block chooses the images that all share."""
+class ResponseMatching:
+    """Response matching of blocks of groups. The first block chooses the images that all blocks share."""
 
-    most: int | None = 256
-    """Groups of a block: a kill loses no more than these."""
+    max_block_groups: int | None = 256
+    """A killed fit loses the work of at most this many groups."""
 
     def __init__(self, target: Target, samples: Samples, settings: Settings, engine: Engine = None) -> None:
         self.target, self.samples, self.settings = target, samples, settings
@@ -45,40 +44,40 @@ class ResponseWork:
         self.responses = Responses(target, samples, settings, engine=engine)
         self.encoder = Encoder(target, samples, settings)
         self.images: Tensor | None = None
-        self._overlooked: float | None = None
+        self._missed: float | None = None
         self.bytes_per_group = _COPIES * target.flat.size * target.theta.element_size()
 
     @property
     def shared_cost(self) -> float:
-        """Work of the curvature and of the images."""
-        return _ROW * (self.responses.curvature.passes + self.encoder.passes)
+        """Work of the curvature and of the image bank."""
+        return _ROW * (self.responses.curvature.cost.rows + self.encoder.rows)
 
     def cost(self, partition: Partition, upper: Partition | None, block: Block) -> float:
-        """Work of a block, in samples passed forward and back."""
+        """Work of a block, in backward passes of samples."""
         pulled = _members(partition, block.clusters)
         if upper is not None and not block.clusters:
             pulled = _members(upper, block.classes)
         groups = pulled + (_members(upper, block.classes) if upper is not None and block.clusters else [])
-        looks = sum(self.responses.looks(rows) for rows in groups)
-        real = sum(len(self.responses.used(rows)) for rows in pulled)
-        return float(real * len(self.responses.checkpoints) + _FORWARD * looks)
+        own = sum(self.responses.own_passes(rows) for rows in groups)
+        real = sum(len(self.responses.used_rows(rows)) for rows in pulled)
+        return float(real * len(self.responses.checkpoints) + _FORWARD * own)
 
     def resume(self, parts: Sequence[Part]) -> None:
-        """Take over the images of blocks that are done."""
+        """Take over the images of blocks that were distilled earlier."""
         for _, synset in parts:
             self.images = synset.images[0].to(self.target.theta)
 
-    def all(
+    def distil_blocks(
         self, partition: Partition, upper: Partition | None, blocks: Sequence[tuple[int, Block]], advance: Advance
     ) -> Iterator[tuple[int, list[Part]]]:
-        """The synsets of numbered blocks, one after another: they share the images and the curvature."""
+        """The synsets of numbered blocks, one after another, because they share the images and the curvature."""
         for number, block in blocks:
             yield number, list(self.synsets(partition, upper, block, advance))
 
     def synsets(self, partition: Partition, upper: Partition | None, block: Block, advance: Advance) -> Iterator[Part]:
         """The synsets of a block's clusters, then of its classes."""
         responses, clusters = self.responses_of(partition, upper, block, advance), len(block.clusters)
-        encoding = self._encoded(responses, lambda rows: advance(_ROW * rows))
+        encoding = self._encode(responses, lambda rows: advance(_ROW * rows))
         if clusters:
             names = [partition.names[group] for group in block.clusters]
             yield "cluster", self._synset(names, encoding, slice(None, clusters))
@@ -86,8 +85,8 @@ class ResponseWork:
             names = [upper.names[group] for group in block.classes]
             yield "class", self._synset(names, encoding, slice(clusters, None))
 
-    def _encoded(self, responses: Tensor, advance: Advance) -> Encoding:
-        """Responses ``(B, P)`` on the images, which are chosen by the first that come; ``advance`` counts rows."""
+    def _encode(self, responses: Tensor, advance: Advance) -> Encoding:
+        """Encode responses ``(B, P)``. The first call chooses the images; ``advance`` counts rows."""
         if self.images is not None:
             return self.encoder.encode(self.images, responses, advance)
         self.images, encoding = self.encoder.choose(responses, advance)
@@ -110,21 +109,19 @@ class ResponseWork:
             inside = torch.as_tensor(class_members(partition, block)).to(pulls)
             pulls, responses = torch.cat([pulls, inside @ pulls]), torch.cat([responses, inside @ responses])
             members = members + _members(_some(upper), block.classes)
-        overlooked = self._overlooked_by(partition, block, pulls)
-        return self.responses.lengthened(
-            responses, pulls, members, overlooked, lambda amount: advance(_FORWARD * amount)
-        )
+        missed = self._missed_curvature(partition, block, pulls)
+        return self.responses.scaled(responses, pulls, members, missed, lambda amount: advance(_FORWARD * amount))
 
-    def _overlooked_by(self, partition: Partition, block: Block, pulls: Tensor) -> float:
-        """s, from a few groups that do not depend on the block, whose pulls ``(B, P)`` are at hand."""
-        if self._overlooked is None:
+    def _missed_curvature(self, partition: Partition, block: Block, pulls: Tensor) -> float:
+        """s, from a few groups that are the same for every block; ``pulls (B, P)`` are those of this block."""
+        if self._missed is None:
             probes = np.unique(np.linspace(0, len(partition) - 1, _PROBES).round().astype(int)).tolist()
             if set(probes) <= set(block.clusters):
                 pulls = pulls[[block.clusters.index(probe) for probe in probes]]
             else:
                 pulls = self.responses.pulls(_members(partition, probes))
-            self._overlooked = self.responses.overlooked(pulls)
-        return self._overlooked
+            self._missed = self.responses.missed_curvature(pulls)
+        return self._missed
 
     def _synset(self, names: Sequence[str], encoding: Encoding, part: slice) -> Synset:
         """Targets q̃ = p + B r/α, with α such that none is further than 1 from the prediction p."""

@@ -1,4 +1,4 @@
-"""The pulls ḡ_κ = (n_κ/n) Σ_t ω_t ∇L(θ_t; D_κ) of groups, a few groups a piece, wherever the pieces run."""
+"""The pulls ḡ_κ = (n_κ/n) Σ_t ω_t ∇L(θ_t; D_κ) of groups, computed in tasks of a few groups each."""
 
 from __future__ import annotations
 
@@ -15,54 +15,53 @@ from ddm.compute.progress import Advance
 from ddm.curvature.clipping import clipped_gradient
 from ddm.curvature.gradients import loss_gradient
 from ddm.data.samples import Samples
-from ddm.distil.matching import worthwhile
+from ddm.distil.matching import engine_for
 from ddm.training.target import Target
 
-_BATCH, _FEWER, _LARGE = 256, 64, 2**20
-"""Samples whose gradient is taken at once, and those of networks of more than _LARGE parameters."""
+_BATCH, _SMALL_BATCH, _LARGE = 256, 64, 2**20
+"""Samples per backward pass, and for networks of more than _LARGE parameters."""
 
-_GROUPS, _NUMBERS = 4, 2**24
-"""Groups of a piece, and numbers that it returns, at most."""
+_GROUPS, _FLOATS = 4, 2**24
+"""Maximum groups per task, and maximum floats that a task returns."""
 
 
 @dataclass(frozen=True)
-class Pulled:
-    """A group whose pull is wanted: the positions of the samples that its gradient is taken of, and n_κ/n."""
+class GroupSamples:
+    """A group: the positions of the samples whose gradient stands for it, and its share n_κ/n of the training set."""
 
     rows: np.ndarray
     share: float
 
 
-def pulls_of(
+def group_pulls(
     target: Target,
     samples: Samples,
     checkpoints: Sequence[int],
     weights: Tensor,
-    groups: Sequence[Pulled],
+    groups: Sequence[GroupSamples],
     where: engine.Engine = None,
     advance: Advance = lambda amount: None,
     limits: Sequence[float] | None = None,
 ) -> Tensor:
-    """ḡ ``(B, P)`` with weights ω ``(T,)`` of T checkpoints; ``advance`` counts samples passed forward and back.
+    """ḡ ``(B, P)`` with weights ω ``(T,)`` of T checkpoints; ``advance`` counts backward passes of samples.
 
-    With ``limits`` the gradient of each sample at θ_t is no longer than the limit of t.
-    Little work, that of a GPU and that of a piece stays in this process unless ``where`` says otherwise.
+    limits: maximum norm of a sample's gradient at each checkpoint
     """
     pulls = torch.zeros(len(groups), target.flat.size).to(target.theta)
-    where = worthwhile(where, target, len(checkpoints) * sum(len(group.rows) for group in groups))
-    pieces = _Pieces(samples, groups, max(1, min(_GROUPS, _NUMBERS // target.flat.size)))
-    near = target.at_hand(checkpoints, Place.of(where))
-    numbers = checkpoints if near is target else range(len(checkpoints))
-    pull = _Pull(near, numbers, weights.tolist(), limits)
-    for start, found in engine.each(pull, pieces, engine=where, what=None):
+    where = engine_for(where, target, len(checkpoints) * sum(len(group.rows) for group in groups))
+    tasks = _Tasks(samples, groups, max(1, min(_GROUPS, _FLOATS // target.flat.size)))
+    local = target.at_hand(checkpoints, Place.of(where))
+    numbers = checkpoints if local is target else range(len(checkpoints))
+    work = _Pull(local, numbers, weights.tolist(), limits)
+    for start, found in engine.each(work, tasks, engine=where, what=None):
         pulls[start : start + len(found)] = found.to(pulls)
         advance(len(checkpoints) * sum(len(group.rows) for group in groups[start : start + len(found)]))
     return pulls
 
 
 @dataclass(frozen=True)
-class _Some:
-    """Some of the groups, from number ``start`` on: the samples that the gradient of each is taken of, and n_κ/n."""
+class _Task:
+    """Groups from number ``start`` on, each with its samples and its share n_κ/n."""
 
     start: int
     groups: tuple[tuple[Samples, float], ...]
@@ -71,42 +70,42 @@ class _Some:
         return f"groups {self.start} to {self.start + len(self.groups) - 1}"
 
 
-class _Pieces(Sequence[_Some]):
-    """Groups, ``each`` to a piece. A piece takes its samples with it, and no others, when its turn comes."""
+class _Tasks(Sequence[_Task]):
+    """Tasks of ``each`` groups. A task is built when its turn comes and carries its own samples only."""
 
-    def __init__(self, samples: Samples, groups: Sequence[Pulled], each: int) -> None:
+    def __init__(self, samples: Samples, groups: Sequence[GroupSamples], each: int) -> None:
         self.samples, self.groups, self.each = samples, groups, each
 
     def __len__(self) -> int:
         return -(-len(self.groups) // self.each)
 
-    def __getitem__(self, number: int) -> _Some:  # type: ignore[override]
+    def __getitem__(self, number: int) -> _Task:  # type: ignore[override]
         start = number * self.each
         groups = self.groups[start : start + self.each]
-        return _Some(start, tuple((self.samples[group.rows], group.share) for group in groups))
+        return _Task(start, tuple((self.samples[group.rows], group.share) for group in groups))
 
 
 @dataclass(frozen=True)
 class _Pull:
-    """Finds the pulls ``(b, P)`` of some groups, and says from which number on."""
+    """Computes the pulls ``(b, P)`` of a task's groups, and returns the number of the first with them."""
 
     target: Target
     checkpoints: Sequence[int]
     weights: Sequence[float]
     limits: Sequence[float] | None = None
 
-    def __call__(self, some: _Some) -> tuple[int, Tensor]:
-        pulls = torch.zeros(len(some.groups), self.target.flat.size, dtype=self.target.theta.dtype)
-        for row, (samples, share) in enumerate(some.groups):
+    def __call__(self, task: _Task) -> tuple[int, Tensor]:
+        pulls = torch.zeros(len(task.groups), self.target.flat.size, dtype=self.target.theta.dtype)
+        for row, (samples, share) in enumerate(task.groups):
             x, y = samples.batch()
-            for place, (t, weight) in enumerate(zip(self.checkpoints, self.weights, strict=True)):
-                pulls[row] += weight * share * self._gradient(t, place, x, y).cpu()
-        return some.start, pulls
+            for position, weight in enumerate(self.weights):
+                pulls[row] += weight * share * self._gradient(position, x, y).cpu()
+        return task.start, pulls
 
-    def _gradient(self, t: int, place: int, x: Tensor, y: Tensor) -> Tensor:
-        """∇L(θ_t) of a group ``(P,)``, t the checkpoint in this place among them."""
-        theta, fixed = self.target.at(t)
+    def _gradient(self, position: int, x: Tensor, y: Tensor) -> Tensor:
+        """∇L(θ_t) ``(P,)`` of a group, with t at this position among the checkpoints."""
+        theta, fixed = self.target.at(self.checkpoints[position])
         if self.limits is not None:
-            return clipped_gradient(self.target, theta, fixed, x, y, self.limits[place])
-        size = _BATCH if self.target.flat.size <= _LARGE else _FEWER
-        return loss_gradient(self.target, theta, fixed, x, y, size)
+            return clipped_gradient(self.target, theta, fixed, x, y, self.limits[position])
+        batch_size = _BATCH if self.target.flat.size <= _LARGE else _SMALL_BATCH
+        return loss_gradient(self.target, theta, fixed, x, y, batch_size)

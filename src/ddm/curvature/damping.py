@@ -1,0 +1,55 @@
+"""The damping Λ of a training: how little a parameter moves when nothing but the training's length limits it.
+
+Gradient descent with learning rates η_1 … η_T moves a parameter without curvature by Σ η_t times its gradient. So the
+response of such a parameter is ḡ/λ with λ = 1/Σ η_t. Momentum repeats every step, Adam scales each parameter's steps,
+and weight decay pulls back: ``ddm.training.optimizers`` says how much, and the trajectory holds the sums.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ddm.curvature.gradients import loss_gradient
+from ddm.data.samples import Samples
+from ddm.training.target import Target
+
+_SAMPLES = 512
+"""Samples whose gradients estimate the learning rates of a recorded training."""
+
+
+def parameter_damping(target: Target, samples: Samples) -> Tensor:
+    """Λ ``(P,)``: one value for all parameters, or one each where the optimizer scaled their steps, plus the decay."""
+    reach = target.trajectory.reach
+    if reach is None:
+        damping = torch.full_like(target.theta, mean_damping(target, samples))
+    else:
+        damping = 1 / target.flat.vector({name: tensor.to(target.theta) for name, tensor in reach.items()})
+        # A parameter that no step updated stays where it is. Infinite damping would say so, but times 0 it is NaN.
+        damping = damping.clamp(max=torch.finfo(damping.dtype).max ** 0.5)
+    return damping + (target.recipe.weight_decay if target.recipe is not None else 0.0)
+
+
+def mean_damping(target: Target, samples: Samples) -> float:
+    """λ = 1 / Σ learning rates, with momentum counted; estimated where the trajectory does not hold them."""
+    total = target.trajectory.lengths[-1]
+    if np.isfinite(total) and total > 0:
+        return 1.0 / total
+    return 1.0 / _estimate_total_rate(target, samples)
+
+
+def _estimate_total_rate(target: Target, samples: Samples) -> float:
+    """Σ learning rates by least squares: what explains each step θ_t − θ_{t+1} by the loss gradients at both ends."""
+    rows = torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))[:_SAMPLES]
+    x, y = samples.batch(rows)
+    total = 0.0
+    theta, fixed = target.at(0)
+    gradient = loss_gradient(target, theta, fixed, x, y)
+    for t in range(1, len(target.trajectory)):
+        following, fixed = target.at(t)
+        next_gradient = loss_gradient(target, following, fixed, x, y)
+        mean = (gradient + next_gradient) / 2
+        total += max(float((theta - following) @ mean / mean.square().sum()), 0.0)
+        theta, gradient = following, next_gradient
+    return total or 1.0

@@ -1,0 +1,57 @@
+"""What every estimate of the curvature offers: a solve, a quadratic form, and what they cost.
+
+The response of a group solves ``(Ḡ + Λ) d = ḡ``, with Ḡ the curvature of the training loss pooled over the trajectory
+and Λ the damping. The stages below ask for a curvature by ``ddm.curvature.pooled_curvature`` and use it through this
+protocol alone, so that another estimate of Ḡ is one more file in this folder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from ddm.compute.progress import Advance
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What solves with a curvature take.
+
+    rows:            backward passes of single samples before the first solve, recomputations included
+    rows_per_solve:  backward passes that each solve repeats
+    multiplications: of the factorisation
+    multiplications_per_vector: of solving for one right-hand side
+    factor_bytes:    memory of the factorisation
+    row_bytes:       memory of the rows
+    keeps_rows:      True if the rows stay in memory after the factorisation
+    """
+
+    rows: int
+    rows_per_solve: int
+    multiplications: float
+    multiplications_per_vector: float
+    factor_bytes: int
+    row_bytes: int
+    keeps_rows: bool
+
+
+class Curvature(Protocol):
+    """An estimate of Ḡ + Λ for a network of P parameters."""
+
+    @property
+    def cost(self) -> Cost:
+        """What preparing and solving take, known before any work is done."""
+
+    def prepare(self, advance: Advance = ...) -> None:
+        """Compute what all solves share; ``advance`` counts rows."""
+
+    def solve(self, right: Tensor) -> Tensor:
+        """(Ḡ + Λ)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``."""
+
+    def unseen_quadratic(self, directions: Tensor) -> Tensor:
+        """dᵀ(Ḡ' + Λ)d ``(B,)`` of directions ``(B, P)``, with Ḡ' from samples or signs that the solve has not seen."""
+
+    def try_rows(self) -> int:
+        """Compute a few rows, discard them and return their number: for measuring how long one takes."""

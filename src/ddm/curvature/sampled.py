@@ -1,0 +1,173 @@
+"""The curvature from sampled rows: Ḡ ≈ RᵀR, solved densely.
+
+With fewer parameters than rows the solve factorises the P × P matrix RᵀR + Λ. Otherwise Woodbury's identity needs an
+M × M matrix only:
+
+    (RᵀR + Λ)⁻¹ b = Λ⁻¹b − Λ⁻¹Rᵀ (I + RΛ⁻¹Rᵀ)⁻¹ RΛ⁻¹b.
+
+Rows that do not fit the memory are recomputed for each slice of the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ddm.compute.progress import Advance
+from ddm.curvature.grams import add_gram_of_columns, cholesky, gram
+from ddm.curvature.protocol import Cost
+from ddm.curvature.rows import CurvatureRows, fewer_for_large
+from ddm.curvature.slicing import MAX_FLOATS, merge_rows, slices, stack_rows
+from ddm.data.samples import Samples
+from ddm.training.target import Target
+
+_MOST_ROWS, _FEWEST_ROWS = 16384, 1024
+"""Bounds of the default number of rows; large networks may have fewer."""
+
+_SOLVE_WORK = 2e12
+"""Maximum multiplications of a dense solve by default: half a minute on one core."""
+
+_WORK_PER_PASS = 2e3
+"""Maximum multiplications by default, per parameter and per sample that the training passed: two trainings of a small
+network."""
+
+_FRESH_ROWS = 1024
+"""Rows that the solve has not seen, for the quadratic form; large networks have fewer."""
+
+
+class SampledCurvature:
+    """Ḡ ≈ RᵀR of a target on its training samples, with damping Λ.
+
+    checkpoints: where the curvature is pooled, with their weights ω ``(T,)``, Σω = 1
+    damping:     λ, or one value for each parameter ``(P,)``
+    rows:        M, spread evenly over the checkpoints; None chooses
+    memory:      GiB that the rows may take
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        samples: Samples,
+        checkpoints: Sequence[int],
+        weights: Tensor,
+        damping: float | Tensor,
+        rows: int | None = None,
+        memory: float = 2.0,
+        seed: int = 0,
+    ) -> None:
+        self.size = target.flat.size
+        self.damping = torch.as_tensor(damping).to(target.theta).expand(self.size)
+        wanted = rows or min(affordable_rows(target, samples), len(samples) * len(checkpoints))
+        self.rows = CurvatureRows(target, samples, checkpoints, weights, wanted, seed)
+        self._fresh = CurvatureRows(
+            target, samples, checkpoints, weights, fewer_for_large(_FRESH_ROWS, self.size), seed + 1
+        )
+        self._memory = int(memory * 2**30)
+        self._float_bytes = target.theta.element_size()
+        self.rows.keep = self._keeps_rows
+
+    @property
+    def cost(self) -> Cost:
+        """What preparing and solving take."""
+        count, small, large = len(self.rows), min(len(self.rows), self.size), max(len(self.rows), self.size)
+        return Cost(
+            rows=count * (1 if self._tall else len(self._slices)),
+            rows_per_solve=0 if self._tall or self._keeps_rows else 2 * count,
+            multiplications=small**2 * (large / 2 + small / 6),
+            multiplications_per_vector=2 * small * self.size,
+            factor_bytes=2 * (4 if self._tall else 8) * small**2,
+            row_bytes=0 if self._tall else min(count * self.size * 4, self._memory),
+            keeps_rows=self._keeps_rows,
+        )
+
+    def prepare(self, advance: Advance = lambda amount: None) -> None:
+        """Factorise once for all solves; ``advance`` counts rows."""
+        if not hasattr(self, "_factor"):
+            matrix = self._gram_of_columns(advance) if self._tall else self._gram_of_rows(advance)
+            matrix.diagonal().add_(1.0)
+            self._factor = cholesky(matrix)
+
+    def solve(self, right: Tensor) -> Tensor:
+        """(Ḡ + Λ)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``."""
+        self.prepare()
+        right = right.to(self._scale)
+        if self._tall:
+            return torch.cholesky_solve((right * self._scale).T, self._factor).T * self._scale
+        return self._solve_by_woodbury(right)
+
+    def _solve_by_woodbury(self, right: Tensor) -> Tensor:
+        undamped = right / self.damping
+        inner = torch.cat([rows @ undamped.T for rows in self.rows.batches()])
+        weights = torch.cholesky_solve(inner.to(self._factor), self._factor).to(undamped)
+        correction, start = torch.zeros_like(undamped), 0
+        for rows in self.rows.batches():
+            correction.addmm_(weights[start : start + len(rows)].T, rows)
+            start += len(rows)
+        return undamped - correction.div_(self.damping)
+
+    def unseen_quadratic(self, directions: Tensor) -> Tensor:
+        """dᵀ(Ḡ' + Λ)d ``(B,)`` of directions ``(B, P)``, with rows that the solve has not seen."""
+        total = (self.damping * directions.square()).sum(1)
+        for rows in self._fresh.batches():
+            total += (rows @ directions.T).square().sum(0)
+        return total
+
+    def try_rows(self) -> int:
+        """Compute one batch of rows and return its size."""
+        return len(next(self.rows.batches()))
+
+    @cached_property
+    def _scale(self) -> Tensor:
+        """Λ^−½ ``(P,)``: in parameters scaled by it the damping is 1."""
+        return self.damping.rsqrt()
+
+    @property
+    def _tall(self) -> bool:
+        """True if there are at least as many rows as parameters, so that the P × P matrix is the smaller one."""
+        return self.size <= len(self.rows)
+
+    @property
+    def _keeps_rows(self) -> bool:
+        """True if the rows stay in memory. A P × P solve needs them only once."""
+        return not self._tall and len(self._slices) == 1
+
+    @property
+    def _slices(self) -> list[slice]:
+        """Slices of the parameters whose columns of R fit the memory."""
+        return slices(self.size, self._memory // (len(self.rows) * self._float_bytes))
+
+    def _gram_of_columns(self, advance: Advance) -> Tensor:
+        """Λ^−½ RᵀR Λ^−½ ``(P, P)``."""
+        total = torch.zeros(self.size, self.size, dtype=self._scale.dtype, device=self._scale.device)
+        for rows in merge_rows(self.rows.batches(advance)):
+            add_gram_of_columns(total, rows * self._scale)
+        return total
+
+    def _gram_of_rows(self, advance: Advance) -> Tensor:
+        """R Λ⁻¹ Rᵀ ``(M, M)`` in double precision, because Woodbury's identity subtracts nearly equal vectors."""
+        count = len(self.rows)
+        total = torch.zeros(count, count, dtype=torch.float64, device=self._scale.device)
+        parts = slices(self.size, max(1, MAX_FLOATS // count)) if self._keeps_rows else self._slices
+        for columns in parts:
+            scaled = (rows[:, columns] * self._scale[columns] for rows in self.rows.batches(advance))
+            total += gram(stack_rows(scaled, count))
+        return total
+
+
+def affordable_rows(target: Target, samples: Samples) -> int:
+    """M by default: as many rows as fit the work that a solve may take."""
+    epochs = len(target.trajectory) - 1 if target.recipe is None else target.recipe.epochs
+    return rows_for(target.flat.size, len(samples) * epochs)
+
+
+def rows_for(size: int, passed: int) -> int:
+    """M by default for ``size`` parameters P and a training that passed ``passed`` samples forward and back.
+
+    The solve takes MP² or M²P multiplications, whichever is less.
+    """
+    work = min(_SOLVE_WORK, _WORK_PER_PASS * passed * size)
+    fewest = fewer_for_large(_FEWEST_ROWS, size)
+    return int(min(_MOST_ROWS, max(fewest, work / size**2, (work / size) ** 0.5)))
