@@ -1,4 +1,4 @@
-"""Per-sample gradients, and means of them in which no sample counts for more than a limit.
+"""Gradients of single samples, and their mean with every sample's gradient clipped to a maximum norm C.
 
 ∇̄L(θ; D) = mean_i min(1, C/‖g_i‖) g_i,    g_i = ∇L(θ; x_i, y_i).
 """
@@ -16,15 +16,15 @@ from ddm.curvature.gradients import output_gradients
 from ddm.data.samples import Samples
 from ddm.training.target import Target
 
-_LOOKS = 512
-"""Training samples whose gradients' norms set the limit."""
+_NORM_SAMPLES = 512
+"""Training samples whose gradient norms set the limit."""
 
 _BATCH = 128
-"""Samples whose gradients are held at once."""
+"""Maximum samples whose gradients are in memory together."""
 
 
 def sample_gradients(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-    """g_i ``(b, P)``: the gradient of each sample's own loss at θ, for inputs ``x (b, ...)`` with labels ``y``."""
+    """g_i ``(b, P)``: the gradient of each sample's loss at θ, for inputs ``x (b, ...)`` with labels ``y``."""
     x, y = x.to(target.device), y.to(target.device)
     with torch.no_grad():
         logits = target.flat(theta, fixed, x)
@@ -37,7 +37,7 @@ def sample_gradients(target: Target, theta: Tensor, fixed: Mapping[str, Tensor],
 def clipped_gradient(
     target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor, y: Tensor, limit: float
 ) -> Tensor:
-    """The mean ``(P,)`` of the samples' gradients, each shortened to the norm ``limit`` where it is longer."""
+    """The mean ``(P,)`` of the samples' gradients, each scaled down to the norm ``limit`` where it is larger."""
     total = torch.zeros_like(theta)
     for inputs, labels in zip(x.split(_BATCH), y.split(_BATCH), strict=True):
         rows = sample_gradients(target, theta, fixed, inputs, labels)
@@ -46,8 +46,8 @@ def clipped_gradient(
 
 
 def limits(target: Target, samples: Samples, checkpoints: Sequence[int], quantile: float, seed: int = 0) -> list[float]:
-    """C_t of some checkpoints: the quantile of the norms of the gradients of some training samples."""
-    x, y = samples.few(_LOOKS, seed).batch()
+    """C_t for each checkpoint: a quantile of the gradient norms of some training samples."""
+    x, y = samples.few(_NORM_SAMPLES, seed).batch()
     found = []
     for t in checkpoints:
         theta, fixed = target.at(t)
@@ -66,7 +66,7 @@ def clipped_gradients(
     seed: int = 0,
     advance: Advance = lambda amount: None,
 ) -> Tensor:
-    """∇̄L(θ_t; D_κ) ``(B, T, P)`` of B groups given by position at T checkpoints, each clipped at its own limit."""
+    """∇̄L(θ_t; D_κ) ``(B, T, P)`` of B groups at T checkpoints, clipped at each checkpoint's own limit."""
     gradients = torch.empty(len(members), len(checkpoints), target.flat.size, dtype=target.theta.dtype)
     allowed = limits(target, samples, checkpoints, quantile, seed)
     for column, (t, limit) in enumerate(zip(checkpoints, allowed, strict=True)):

@@ -15,7 +15,7 @@ from ddm.data.samples import Samples
 from ddm.training.target import Target
 
 _TOGETHER = 2**24
-"""Numbers that the gradients of one vectorised call may hold."""
+"""Maximum floats in the gradients of one vectorised call."""
 
 
 def loss_gradient(
@@ -37,9 +37,10 @@ def group_gradients(
     checkpoints: Sequence[int],
     advance: Advance = lambda amount: None,
 ) -> Tensor:
-    """∇L(θ_t; D_κ) ``(B, T, P)``, means over groups, for B groups given by position, at T checkpoints.
+    """∇L(θ_t; D_κ) ``(B, T, P)``: the mean gradient of each of B groups at each of T checkpoints.
 
-    They are fixed once the target is trained, so each is computed once and kept.
+    members: the positions of each group's samples
+    advance: counts backward passes of samples
     """
     gradients = torch.empty(len(members), len(checkpoints), target.flat.size, dtype=target.theta.dtype)
     for column, t in enumerate(checkpoints):
@@ -53,7 +54,7 @@ def group_gradients(
 def output_gradients(
     target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor, cotangents: Tensor
 ) -> Tensor:
-    """J(x_i)ᵀa_ij ``(n, c, P)`` for inputs ``x (n, ...)`` and c vectors ``a (n, c, L)`` each, with J = ∂f/∂θ."""
+    """J(x_i)ᵀa_ij ``(n, c, P)`` with J = ∂f/∂θ, for inputs ``x (n, ...)`` and c vectors ``a_ij (n, c, L)`` per input."""
 
     def one(inputs: Tensor, vectors: Tensor) -> Tensor:
         pull = vjp(lambda at: target.flat(at, fixed, inputs[None])[0], theta)[1]
@@ -62,7 +63,7 @@ def output_gradients(
 
     size = together(target, cotangents.shape[1])
     if size > 1:
-        with contextlib.suppress(RuntimeError):  # networks that cannot be vectorised
+        with contextlib.suppress(RuntimeError):  # vmap cannot run some networks
             parts = zip(x.split(size), cotangents.split(size), strict=True)
             return torch.cat([vmap(one)(inputs, vectors).detach() for inputs, vectors in parts])
     rows = theta.new_empty(*cotangents.shape[:2], target.flat.size)
@@ -72,14 +73,14 @@ def output_gradients(
 
 
 def together(target: Target, each: int) -> int:
-    """How many inputs with ``each`` gradients apiece are taken at once."""
+    """Maximum inputs per vectorised call, with ``each`` gradients per input."""
     return max(1, _TOGETHER // (each * target.flat.size))
 
 
 def _one_by_one(
     target: Target, theta: Tensor, fixed: Mapping[str, Tensor], inputs: Tensor, vectors: Tensor, into: Tensor
 ) -> None:
-    """Jᵀa ``(c, P)`` of one input without vectorising, and without passing through θ as one vector, which is slower."""
+    """Jᵀa ``(c, P)`` of one input without ``vmap``. Differentiating tensor by tensor is faster than through one vector θ."""
     trained = {name: part.detach().requires_grad_() for name, part in target.flat.unflatten(theta).items()}
     with torch.enable_grad():
         outputs = target.flat.apply(trained, fixed, inputs[None])[0]
@@ -91,7 +92,7 @@ def _one_by_one(
 def jacobian(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """J(x_i) ``(n, L, P)`` of the logits of inputs ``(n, ...)``."""
     if len(x) == 1:
-        with contextlib.suppress(RuntimeError):  # networks that cannot be vectorised
+        with contextlib.suppress(RuntimeError):  # vmap cannot run some networks
             return _jacobian_of_one(target, theta, fixed, x)
     with torch.no_grad():
         classes = target.flat(theta, fixed, x[:1]).shape[1]
@@ -99,7 +100,7 @@ def jacobian(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tens
 
 
 def _jacobian_of_one(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """J(x) ``(1, L, P)`` of one input ``(1, ...)``, by one backward pass for all logits, or for each if J is large."""
+    """J(x) ``(1, L, P)`` of one input ``(1, ...)``: one backward pass for all logits, or one per logit if J is large."""
     theta = theta.detach().requires_grad_()
     with torch.enable_grad():
         logits = target.flat(theta, fixed, x)[0]

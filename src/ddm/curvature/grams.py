@@ -1,4 +1,4 @@
-"""Gram matrices by their lower halves, where that saves time, and their Cholesky factors."""
+"""Gram matrices and their Cholesky factors. Where that saves time, only the lower half is computed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from torch import Tensor
 
 
 def gram(rows: Tensor) -> Tensor:
-    """RRᵀ ``(M, M)`` of rows R ``(M, P)``, of which the lower half counts."""
-    if not _on_processor(rows):
+    """RRᵀ ``(M, M)`` of rows R ``(M, P)``. Only the lower half is valid."""
+    if not _fits_blas(rows):
         return rows @ rows.T
     from scipy.linalg.blas import dsyrk, ssyrk
 
@@ -17,8 +17,8 @@ def gram(rows: Tensor) -> Tensor:
 
 
 def add_gram_of_columns(total: Tensor, rows: Tensor) -> None:
-    """total += RᵀR ``(P, P)``, of which the lower half counts."""
-    if not _on_processor(rows):
+    """total += RᵀR ``(P, P)``. Only the lower half is valid."""
+    if not _fits_blas(rows):
         total += rows.T @ rows
         return
     from scipy.linalg.blas import dsyrk, ssyrk
@@ -28,8 +28,8 @@ def add_gram_of_columns(total: Tensor, rows: Tensor) -> None:
 
 
 def cholesky(matrix: Tensor) -> Tensor:
-    """The lower factor of a matrix whose lower half counts, in its place where that can be had."""
-    if not _on_processor(matrix):
+    """The lower Cholesky factor of a matrix whose lower half is valid; overwrites the matrix where it can."""
+    if not _fits_blas(matrix):
         factored: Tensor = torch.linalg.cholesky(matrix)
         return factored
     from scipy.linalg.lapack import dpotrf, spotrf
@@ -41,6 +41,6 @@ def cholesky(matrix: Tensor) -> Tensor:
     return torch.from_numpy(found.T)
 
 
-def _on_processor(matrix: Tensor) -> bool:
-    """Whether scipy's products, which make one half, take the matrix."""
+def _fits_blas(matrix: Tensor) -> bool:
+    """True if scipy's BLAS routines, which compute one half only, accept the matrix."""
     return matrix.device.type == "cpu" and matrix.dtype in (torch.float32, torch.float64)
