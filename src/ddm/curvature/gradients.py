@@ -54,7 +54,7 @@ def group_gradients(
 def output_gradients(
     target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor, cotangents: Tensor
 ) -> Tensor:
-    """J(x_i)ᵀa_ij ``(n, c, P)`` with J = ∂f/∂θ, for inputs ``x (n, ...)`` and c vectors ``a_ij (n, c, L)`` per input."""
+    """J(x_i)ᵀa_ij ``(n, c, P)`` with J = ∂f/∂θ, for inputs ``x (n, ...)`` and c vectors ``a (n, c, L)`` each."""
 
     def one(inputs: Tensor, vectors: Tensor) -> Tensor:
         pull = vjp(lambda at: target.flat(at, fixed, inputs[None])[0], theta)[1]
@@ -80,7 +80,7 @@ def together(target: Target, each: int) -> int:
 def _one_by_one(
     target: Target, theta: Tensor, fixed: Mapping[str, Tensor], inputs: Tensor, vectors: Tensor, into: Tensor
 ) -> None:
-    """Jᵀa ``(c, P)`` of one input without ``vmap``. Differentiating tensor by tensor is faster than through one vector θ."""
+    """Jᵀa ``(c, P)`` of one input without ``vmap``. Gradients by tensor are faster than by one vector θ."""
     trained = {name: part.detach().requires_grad_() for name, part in target.flat.unflatten(theta).items()}
     with torch.enable_grad():
         outputs = target.flat.apply(trained, fixed, inputs[None])[0]
@@ -100,7 +100,7 @@ def jacobian(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tens
 
 
 def _jacobian_of_one(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """J(x) ``(1, L, P)`` of one input ``(1, ...)``: one backward pass for all logits, or one per logit if J is large."""
+    """J(x) ``(1, L, P)`` of one input ``(1, ...)``: one backward pass, or one per logit if J is large."""
     theta = theta.detach().requires_grad_()
     with torch.enable_grad():
         logits = target.flat(theta, fixed, x)[0]
