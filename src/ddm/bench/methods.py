@@ -19,6 +19,7 @@ from ddm.counterfactual.displaced import Models
 from ddm.datamodel import DistilledDatamodel
 from ddm.distil import Settings, paper, private
 from ddm.distil.blocks import Block
+from ddm.distil.response.matching import ResponseMatching
 from ddm.truth.effects import Effects, log_odds, predicted
 
 TITLES = {
