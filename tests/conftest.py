@@ -18,6 +18,7 @@ from outcomes import Answer, without_progress
 import ddm
 import ddm.runs.run
 from ddm.cli import main as cli
+from ddm.compute import precision
 
 # Hugging Face stays off the network and out of the user's cache: both are decided when it is imported.
 os.environ.update(HF_HOME=tempfile.mkdtemp(prefix="ddm-hf-"), HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
@@ -62,6 +63,23 @@ def refused() -> Callable[..., AbstractContextManager[None]]:
     """``with refused("word", …)``: the block raises ``InputError`` with one line that has all these words."""
 
     return outcomes.refused
+
+
+@pytest.fixture(scope="session")
+def bfloat16() -> None:
+    """Skips tests that really train in bfloat16 where that kills the process."""
+    if not precision.bfloat16_works():
+        pytest.skip("this processor dies of an illegal instruction in bfloat16")
+
+
+@pytest.fixture
+def no_bfloat16(monkeypatch):
+    """A processor on which a process that computes in bfloat16 dies."""
+    dies = (sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    monkeypatch.setattr(precision, "_CHILD", dies)
+    precision.bfloat16_works.cache_clear()
+    yield
+    precision.bfloat16_works.cache_clear()
 
 
 @pytest.fixture

@@ -262,6 +262,13 @@ def test_every_option_of_fit_reaches_the_config(wanted):
     )
 
 
+@pytest.mark.parametrize("options", [(), ("--plan",)])
+def test_mixed_precision_is_refused_where_it_would_kill_the_process(command, no_bfloat16, options):
+    answer = command("fit", "digits", "--limit", 60, "--amp", "--out", "run", *options)
+    refuses(answer, "mixed precision", "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16")
+    assert os.listdir() == []
+
+
 def test_the_papers_preset_is_the_papers_and_single_options_replace_it(wanted):
     recipe, settings = paper("digits", "convnet")
     config, _ = wanted("--preset", "paper")

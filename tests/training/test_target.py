@@ -5,6 +5,7 @@ import itertools
 import math
 import os
 import random
+import sys
 import tempfile
 import warnings
 from dataclasses import replace
@@ -21,6 +22,7 @@ from torch.nn import functional as F
 
 import ddm
 from ddm import Recipe, Recorder, Samples, Target, Trajectory, train
+from ddm.compute import precision
 from ddm.networks.flat import state_of
 
 
@@ -319,6 +321,30 @@ def test_a_trajectory_on_disk_is_the_one_in_memory(tmp_path):
     assert in_memory.fingerprint() == on_disk.fingerprint()
 
 
+def test_a_processor_that_dies_in_bfloat16_refuses_mixed_precision_before_anything_is_written(
+    no_bfloat16, refused, tmp_path
+):
+    recipe = Recipe(epochs=1, amp=True)
+    with refused("mixed precision", "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16", "without amp"):
+        train(linear(), samples(), recipe, directory=tmp_path / "target")
+    assert os.listdir(tmp_path) == []
+    train(linear(), samples(), replace(recipe, amp=False))
+
+
+def test_a_child_that_fails_but_was_not_killed_does_not_rule_bfloat16_out(no_bfloat16, monkeypatch):
+    assert not precision.bfloat16_works()
+    precision.bfloat16_works.cache_clear()
+    monkeypatch.setattr(precision, "_CHILD", (sys.executable, "-c", "raise MemoryError"))
+    assert precision.bfloat16_works()
+
+
+def test_a_processor_is_tried_once(no_bfloat16, monkeypatch):
+    assert not precision.bfloat16_works()
+    monkeypatch.setattr(precision, "_CHILD", ("there-is-no-such-program",))
+    assert not precision.bfloat16_works()
+
+
+@pytest.mark.usefixtures("bfloat16")
 def test_mixed_precision_trains_parameters_of_full_precision_by_passes_of_half_of_it():
     recipe = Recipe(epochs=1, lr=0.1, batch_size=7, checkpoint_every=1)
     x, y = samples().batch(batches_of(recipe)[0])
@@ -348,10 +374,21 @@ def killed(until, *args, **options):
 @given(
     st.lists(st.integers(1, 12), min_size=1, max_size=3),
     st.sampled_from([None, 1, 3, 5]),
-    st.sampled_from([{}, {"momentum": 0.9}, {"optimizer": "adam"}, {"amp": True}]),
+    st.sampled_from([{}, {"momentum": 0.9}, {"optimizer": "adam"}]),
     st.sampled_from([linear, fragile]),
 )
 def test_a_training_killed_in_any_step_goes_on_to_the_same_result(kills, every, how, network):
+    goes_on(kills, every, how, network)
+
+
+@pytest.mark.usefixtures("bfloat16")
+@pytest.mark.parametrize("network", [linear, fragile])
+def test_a_killed_training_of_mixed_precision_goes_on_to_the_same_result(network):
+    goes_on([7, 3], None, {"amp": True}, network)
+
+
+def goes_on(kills, every, how, network):
+    """A training that is killed at these steps ends as one that is not."""
     recipe = Recipe(
         3, 0.1, 7, weight_decay=0.01, schedule="cosine", augment="shift", checkpoint_every=every, seed=2, **how
     )

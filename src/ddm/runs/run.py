@@ -36,6 +36,15 @@ from ddm.groups.partition import make_partition
 from ddm.training.recipe import Recipe
 from ddm.training.target import device_of
 from ddm.training.loop import train
+from ddm.compute.validation import check_types
+from ddm.compute.files import hash_of, read_json, read_table, working_in, write_json
+from ddm.distil import Settings, distil
+from ddm.data.offline import is_at_hand, offline
+from ddm.groups.partition import make_partition
+from ddm.compute.precision import check_bfloat16
+from ddm.training.recipe import Recipe
+from ddm.training.target import device_of
+from ddm.training.loop import train
 
 PARTITIONS = ("kmeans", "class", "sequence")
 
@@ -105,7 +114,9 @@ def fit(config: Config, out: Path, engine: Engine = None) -> tuple[DistilledData
 
     engine: where independent pieces of it run; the result is the same
     """
-    device_of(config.device)
+    device = device_of(config.device)
+    if config.recipe.amp:
+        check_bfloat16(device)
     Place.of(engine).check()
     data = load_data(config)
     network = networks.build(config.model, data.train.shape, len(data.classes), **config.options)

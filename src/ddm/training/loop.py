@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from ddm.compute.files import read_metadata, read_whole, write_tensors
+from ddm.compute.precision import check_bfloat16
 from ddm.compute.progress import Advance, bar
 from ddm.data.samples import Samples, check_classes
 from ddm.errors import InputError
@@ -70,6 +71,8 @@ class _Training:
         directory: Path | str | None,
         device: torch.device,
     ) -> None:
+        if recipe.amp:
+            check_bfloat16(device)
         self.network = copy.deepcopy(network).to(device)
         _check_fit(self.network, samples, device)
         augmentation.check_shape(recipe.augment, samples.shape)
