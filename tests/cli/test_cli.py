@@ -269,6 +269,13 @@ def test_mixed_precision_is_refused_where_it_would_kill_the_process(command, no_
     assert os.listdir() == []
 
 
+@pytest.mark.parametrize(("model", "lr"), [("convnet", 0.1), ("alexnet", 0.003), ("simplevit", 0.01)])
+def test_the_learning_rate_is_that_of_the_network_unless_one_is_given(wanted, model, lr):
+    config, _ = wanted("--model", model)
+    assert config.to_dict()["recipe"]["lr"] == config.recipe.lr == lr
+    assert wanted("--model", model, "--lr", "0.3")[0].recipe.lr == 0.3
+
+
 def test_the_papers_preset_is_the_papers_and_single_options_replace_it(wanted):
     recipe, settings = paper("digits", "convnet")
     config, _ = wanted("--preset", "paper")

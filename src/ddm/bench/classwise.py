@@ -92,7 +92,7 @@ def _recipe(problem: Problem, name: str) -> Recipe:
 def _describe_training(problem: Problem, name: str) -> str:
     recipe = with_architecture(problem, name).setup.recipe
     momentum = f" and momentum {recipe.momentum:g}" if recipe.momentum else ""
-    return f"{NETWORKS[name]} {recipe.epochs} epochs at learning rate {recipe.lr:g}{momentum}"
+    return f"{NETWORKS[name]} {recipe.epochs} epochs at learning rate {recipe.rate:g}{momentum}"
 
 
 def with_initialisation(problem: Problem, name: str) -> Problem:

@@ -153,7 +153,7 @@ def _train_forward(datamodel: DistilledDatamodel, problem: Problem) -> Row:
     theta, fixed = target.at(0)
     candidates = []
     for rate in _RATES:
-        weights = torch.full((len(usable),), rate * recipe.lr / len(usable))
+        weights = torch.full((len(usable),), rate * recipe.rate / len(usable))
         candidates += list(finetune_on_synsets(target, theta, fixed, synset, usable, weights, marks))
     scores = [_accuracy(problem, reached, fixed, "validation") for _, reached in candidates]
     facts: Row = {"accuracy_0": _accuracy(problem, theta, fixed), "accuracy_tau": None, "steps": None}

@@ -22,8 +22,8 @@ def _variants(problem: Problem) -> Mapping[str, tuple[str, dict[str, Any]]]:
     changes: dict[str, tuple[str, dict[str, Any]]] = {
         "plain": ("plain SGD", {}),
         "momentum": (
-            f"momentum 0.9, learning rate {recipe.lr / 10:g}",
-            {"recipe": replace(recipe, momentum=0.9, lr=recipe.lr / 10)},
+            f"momentum 0.9, learning rate {recipe.rate / 10:g}",
+            {"recipe": replace(recipe, momentum=0.9, lr=recipe.rate / 10)},
         ),
         "decay": ("weight decay 0.005", {"recipe": replace(recipe, weight_decay=0.005)}),
         "cosine": ("cosine schedule", {"recipe": replace(recipe, schedule="cosine")}),

@@ -10,6 +10,7 @@ from typing import Any
 
 from ddm.distil import Settings, paper
 from ddm.errors import InputError
+from ddm.networks import learning_rate
 from ddm.training.recipe import Recipe
 
 SCALES = ("quick", "paper", "tiny")
@@ -51,6 +52,7 @@ class Setup:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "recipe", self.recipe.with_lr(learning_rate(self.model)))
         if self.orders < 2:
             raise InputError(f"a benchmark needs at least 2 batch orders (--seeds), not {self.orders}.")
         if min(self.clusters, self.tests, self.validation, self.unions) < 1:

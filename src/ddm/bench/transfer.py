@@ -100,7 +100,7 @@ def train_student(task: StudentTask) -> None:
     """Train a student on (1 − α) CE + α T² KL(teacher ‖ student), both softened, and store it."""
     started = time.perf_counter()
     network, samples, recipe = task.network, task.samples, task.recipe
-    optimizer = torch.optim.SGD(network.parameters(), lr=recipe.lr, momentum=recipe.momentum)
+    optimizer = torch.optim.SGD(network.parameters(), lr=recipe.rate, momentum=recipe.momentum)
     generator = torch.Generator().manual_seed(recipe.seed)
     softened = (task.teacher / TEMPERATURE).log_softmax(-1)
     network.train()

@@ -57,7 +57,7 @@ def fit(
     option: Annotated[list[str] | None, typer.Option(help="Option of the network, e.g. width=64; repeat it.")] = None,
     preset: Annotated[str | None, typer.Option(help="paper: the paper's settings for this data and model.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training set.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate of the training.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate; the default depends on --model.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples per training step.")] = None,
     optimizer: Annotated[str | None, typer.Option(help="sgd or adam.")] = None,
     momentum: Annotated[float | None, typer.Option(help="Momentum of SGD.")] = None,

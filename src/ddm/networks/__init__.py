@@ -5,7 +5,7 @@ from ddm.networks.base import Network
 from ddm.networks.convnet import ConvNet
 from ddm.networks.features import penultimate
 from ddm.networks.initialise import initialise
-from ddm.networks.registry import NETWORKS, build, from_spec, names, outline
+from ddm.networks.registry import NETWORKS, build, from_spec, learning_rate, names, outline
 from ddm.networks.resnet18ap import ResNet18AP
 from ddm.networks.simplevit import SimpleViT
 from ddm.networks.storage import load, save
@@ -20,6 +20,7 @@ __all__ = [
     "build",
     "from_spec",
     "initialise",
+    "learning_rate",
     "load",
     "names",
     "outline",

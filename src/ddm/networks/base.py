@@ -22,6 +22,9 @@ class Network(nn.Module, ABC):
     A subclass makes its layers inside `with self.building():` and defines `embed`.
     """
 
+    learning_rate = 0.1
+    """Of plain SGD, where a recipe gives none."""
+
     spec: dict[str, Any]
     classifier: nn.Linear
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from ddm.compute.memory import check_room
 from ddm.errors import InputError
@@ -26,6 +27,12 @@ NETWORKS: dict[str, type[Network]] = {
 def names() -> list[str]:
     """The names that `build` knows."""
     return list(NETWORKS)
+
+
+def learning_rate(network: nn.Module | str) -> float:
+    """The default learning rate of a network, or of the built-in network of this name."""
+    kind = NETWORKS.get(network, Network) if isinstance(network, str) else type(network)
+    return kind.learning_rate if issubclass(kind, Network) else Network.learning_rate
 
 
 def build(name: str, shape: Sequence[int], classes: int, **options: Any) -> Network:

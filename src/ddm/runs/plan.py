@@ -106,7 +106,7 @@ def _stand_in(network: nn.Module, samples: Samples, config: Config) -> Target:
     first.append(state_of(network), 0, 0.0)
     trajectory = first.some([0] * (1 + math.ceil(steps / every)))
     trajectory.steps = [min(t * every, steps) for t in range(len(trajectory))]
-    trajectory.lengths = [config.recipe.lr * step for step in trajectory.steps]
+    trajectory.lengths = [config.recipe.rate * step for step in trajectory.steps]
     return Target(network, trajectory, recipe=config.recipe, device=config.device)
 
 

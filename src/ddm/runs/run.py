@@ -58,7 +58,7 @@ class Config:
 
     data, root, limit, size: the dataset, where its files are, at most how many samples, pixels to resize to
     model, options:          the network and what it is built with (depth, width, …, init, seed)
-    recipe:                  how it is trained
+    recipe:                  how it is trained; a learning rate that it lacks is the network's default
     partition, clusters, groups, features: how the training set is split; ``groups`` is a file of the user's own, and
                              ``groups_hash`` tells whether it has changed
     settings:                how synsets are distilled
@@ -82,6 +82,7 @@ class Config:
 
     def __post_init__(self) -> None:
         check_types(self)
+        object.__setattr__(self, "recipe", self.recipe.with_lr(networks.learning_rate(self.model)))
         if self.clusters < 1:
             raise InputError(f"clusters must be at least 1, not {self.clusters}.")
         for name in ("name", "shape", "classes"):

@@ -10,6 +10,7 @@ import copy
 import functools
 import hashlib
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
+from ddm import networks
 from ddm.compute.files import read_metadata, read_whole, write_tensors
 from ddm.compute.precision import check_bfloat16
 from ddm.compute.progress import Advance, bar
@@ -32,10 +34,11 @@ from ddm.training.trajectory import Trajectory
 
 
 def train(
-    network: nn.Module,
+    network: nn.Module | str,
     samples: Samples | Dataset[Any],
     recipe: Recipe | None = None,
     *,
+    options: Mapping[str, Any] | None = None,
     loss: Loss = F.cross_entropy,
     without: np.ndarray | None = None,
     directory: Path | str | None = None,
@@ -43,19 +46,31 @@ def train(
 ) -> Target:
     """Train ``network`` from the weights it has (θ_0) and keep its trajectory.
 
+    ``network`` may be the name of a built-in network, e.g. ``"convnet"``, which is then built for the shape and the
+    classes of the samples, with ``options`` such as ``{"width": 16}``.
     ``without`` holds positions of samples to leave out. The rest meet the network in the same order and the same
     steps as with all of them, so that two trainings differ by the samples left out and by nothing else (but for
     dropout, whose masks depend on the size of a batch).
     With a ``directory`` checkpoints go to disk as they are made, and a training that was killed goes on from
     its last whole epoch, to the same result. The network given is not changed.
     """
-    recipe = recipe or Recipe()
     samples = Samples.of(samples)
+    network = _built(network, samples, options)
+    recipe = (recipe or Recipe()).with_lr(networks.learning_rate(network))
     training = _Training(network, samples, recipe, loss, without, directory, device_of(device))
     with bar("training the target", training.total - training.step) as advance:
         while training.epoch < recipe.epochs:
             training.run_epoch(advance)
     return Target(training.network, training.trajectory, loss, recipe, device, samples.fingerprint())
+
+
+def _built(network: nn.Module | str, samples: Samples, options: Mapping[str, Any] | None) -> nn.Module:
+    """The network itself, or the built-in one of this name for these samples."""
+    if isinstance(network, str):
+        return networks.build(network, samples.shape, len(samples.classes), **(options or {}))
+    if options:
+        raise InputError("options are for a network that is given by its name: build yours with them instead.")
+    return network
 
 
 class _Training:
@@ -239,8 +254,8 @@ _KEPT_BY = {"sgd": {"momentum_buffer"}, "adam": {"step", "exp_avg", "exp_avg_sq"
 
 def _optimizer(parameters: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
     if recipe.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay)
-    return torch.optim.SGD(parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+        return torch.optim.Adam(parameters, lr=recipe.rate, weight_decay=recipe.weight_decay)
+    return torch.optim.SGD(parameters, lr=recipe.rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
 
 
 def _check_kept(kept: State, parameter: nn.Parameter, recipe: Recipe) -> None:

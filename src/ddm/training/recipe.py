@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ddm.compute.validation import check_types
@@ -19,7 +19,7 @@ class Recipe:
     """How the target is trained: with θ_0, enough to train it again exactly.
 
     epochs:           passes over the training set
-    lr:               learning rate η_a at the start
+    lr:               learning rate η_a at the start; None takes the network's own default
     batch_size:       samples a step
     momentum:         of SGD; 0 is plain gradient descent
     weight_decay:     added to the gradient, of either
@@ -32,7 +32,7 @@ class Recipe:
     """
 
     epochs: int = 30
-    lr: float = 0.1
+    lr: float | None = None
     batch_size: int = 64
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -48,7 +48,7 @@ class Recipe:
         every = 1 if self.checkpoint_every is None else self.checkpoint_every
         if self.epochs < 1 or self.batch_size < 1 or every < 1:
             raise InputError("epochs, batch size and steps between checkpoints must each be at least 1.")
-        if not (self.lr > 0 and 0 <= self.momentum < 1 and self.weight_decay >= 0):
+        if not ((self.lr is None or self.lr > 0) and 0 <= self.momentum < 1 and self.weight_decay >= 0):
             raise InputError("a recipe needs lr > 0, 0 ≤ momentum < 1 and weight decay ≥ 0.")
         for what, known in (("schedule", SCHEDULES), ("optimizer", OPTIMIZERS)):
             if getattr(self, what) not in known:
@@ -61,11 +61,22 @@ class Recipe:
         """As JSON values, without mixed precision that is not used: as they were before there was any."""
         return {name: value for name, value in asdict(self).items() if name != "amp" or value}
 
+    def with_lr(self, default: float) -> Recipe:
+        """The same recipe with ``default`` as its learning rate if it has none yet."""
+        return replace(self, lr=default) if self.lr is None else self
+
+    @property
+    def rate(self) -> float:
+        """The learning rate at the start, once it is known which."""
+        if self.lr is None:
+            raise InputError("this recipe has no learning rate yet: give lr.")
+        return self.lr
+
     def lr_at(self, step: int, total: int) -> float:
         """Learning rate of optimiser step ``step`` of ``total``."""
         progress = step / total
         if self.schedule == "cosine":
-            return self.lr * 0.5 * (1 + math.cos(math.pi * progress))
+            return self.rate * 0.5 * (1 + math.cos(math.pi * progress))
         if self.schedule == "step":
-            return self.lr * (0.01 if progress >= 0.75 else 0.1 if progress >= 0.5 else 1.0)
-        return self.lr
+            return self.rate * (0.01 if progress >= 0.75 else 0.1 if progress >= 0.5 else 1.0)
+        return self.rate

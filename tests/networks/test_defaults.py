@@ -1,0 +1,73 @@
+"""Every built-in network trains with its defaults, and takes its shape and classes from the data."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import ddm
+from ddm import Recipe, Samples, networks
+
+EPOCHS = 8
+
+
+def colours():
+    """Smooth 32 × 32 colour images of three classes, each with a pattern of its own: a stand-in for CIFAR-10."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(24) % 3
+    patterns = torch.randn(3, 3, 4, 4, generator=generator)
+    coarse = patterns[labels] + torch.randn(24, 3, 4, 4, generator=generator)
+    images = F.interpolate(coarse, size=32, mode="bilinear")
+    return Samples.make(images / images.std(), labels)
+
+
+def losses_of(name, samples):
+    """The training loss of each epoch of a training by default settings, with all samples in one batch."""
+    found = []
+
+    def loss(logits, labels):
+        value = F.cross_entropy(logits, labels)
+        found.append(value.item())
+        return value
+
+    ddm.train(name, samples, Recipe(epochs=EPOCHS), loss=loss)
+    return found
+
+
+@pytest.mark.parametrize("data", ["digits", "colours"])
+def test_every_network_learns_with_its_default_learning_rate(name, data, digits):
+    losses = losses_of(name, digits.train[:48] if data == "digits" else colours())
+    assert all(math.isfinite(loss) for loss in losses)
+    assert losses[-1] < losses[0]
+
+
+def test_a_network_given_by_name_takes_shape_and_classes_from_the_data():
+    options = {"width": 4, "depth": 1, "seed": 3}
+    by_name = ddm.train("convnet", colours(), Recipe(epochs=1), options=options)
+    built = ddm.train(networks.ConvNet((3, 32, 32), 3, **options), colours(), Recipe(epochs=1))
+    assert by_name.fingerprint() == built.fingerprint()
+
+
+def test_a_target_knows_the_learning_rate_that_its_recipe_left_open(digits):
+    network = networks.AlexNet(digits.train.shape, 10, width=2)
+    target = ddm.train(network, digits.train[:64], Recipe(epochs=1))
+    assert target.recipe.lr == target.recipe.to_dict()["lr"] == networks.learning_rate("alexnet")
+    assert target.recipe == Recipe(epochs=1, lr=networks.learning_rate(network))
+    assert ddm.train(network, digits.train[:64], Recipe(epochs=1, lr=0.02)).recipe.lr == 0.02
+
+
+def test_a_network_of_the_users_own_has_the_learning_rate_that_it_always_had(digits):
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    assert ddm.train(network, digits.train[:64], Recipe(epochs=1)).recipe.lr == 0.1
+
+
+def test_what_cannot_be_built_by_name_is_refused(digits, refused):
+    with refused("convnet, alexnet"):
+        ddm.train("lenet", digits.train)
+    with refused("options of convnet", "dim"):
+        ddm.train("convnet", digits.train, options={"dim": 3})
+    with refused("options", "by its name"):
+        ddm.train(networks.ConvNet(), digits.train, options={"width": 3})
+    with refused("lr"):
+        Recipe(lr=-1.0)
