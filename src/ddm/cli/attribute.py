@@ -57,7 +57,8 @@ def attribute(
 ) -> None:
     """What removing each group does to a behaviour: on a sample, a batch, or a whole split."""
     from ddm import plots
-    from ddm.cli.text import console, effects_table, trust
+    from ddm.cli.text import effects_table, trust
+    from ddm.compute.terminal import console
 
     if plot is not None:
         plots.picture_kind(plot)

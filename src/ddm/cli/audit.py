@@ -30,8 +30,9 @@ def audit(
 ) -> None:
     """How far a run can be trusted: its answers against really retraining without some groups."""
     from ddm import plots
-    from ddm.cli.text import console, describe_audit
+    from ddm.cli.text import describe_audit
     from ddm.compute.backends import Place
+    from ddm.compute.terminal import console
     from ddm.runs import run as runs
 
     if plot is not None:

@@ -36,8 +36,8 @@ def bench(
 ) -> None:
     """Make a table or figure of the paper, or one of ours, beside the alternatives and real retraining."""
     from ddm import bench as benches
-    from ddm.cli.text import console
     from ddm.compute.backends import Place
+    from ddm.compute.terminal import console
 
     Place.of(engine).check()
     setup = benches.preset(data, model, scale)

@@ -29,7 +29,8 @@ def diagnose(
     as_json: AsJson = False,
 ) -> None:
     """What to look at first: mislabelled, harmful and useless groups, and the groups behind each kind of error."""
-    from ddm.cli.text import console, describe_diagnosis
+    from ddm.cli.text import describe_diagnosis
+    from ddm.compute.terminal import console
 
     datamodel, samples = open_question(run, data, root, device, split, None)
     found = datamodel.diagnose(samples)

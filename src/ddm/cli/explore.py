@@ -30,7 +30,7 @@ def explore(
     device: Device = "cpu",
 ) -> None:
     """A page on this machine to ask about images, remove groups and watch the model change."""
-    from ddm.cli.text import console
+    from ddm.compute.terminal import console
     from ddm.explorer import serving
     from ddm.explorer.opened import Opened
     from ddm.runs import run as runs

@@ -91,8 +91,9 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Train a target, cluster its training set and distil each group's influence: once for all questions."""
-    from ddm.cli.text import console, describe_run, trust
+    from ddm.cli.text import describe_run, trust
     from ddm.compute.files import hash_of
+    from ddm.compute.terminal import console
     from ddm.runs import run as runs
     from ddm.runs.run import Config
 
@@ -164,7 +165,8 @@ def _settings(start: Settings, given: dict[str, Any], matching: str | None, priv
 
 
 def _plan(config: Config, engine: str | None, as_json: bool) -> None:
-    from ddm.cli.text import console, describe_estimate
+    from ddm.cli.text import describe_estimate
+    from ddm.compute.terminal import console
     from ddm.runs.plan import estimate
 
     found = estimate(config, engine)

@@ -25,6 +25,7 @@ from ddm.cli.report import report
 from ddm.cli.trace import trace
 from ddm.cli.unlearn import unlearn
 from ddm.cli.verify import verify
+from ddm.compute.terminal import printable
 from ddm.errors import InputError, out_of_memory
 
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -76,7 +77,7 @@ def version(
 
 def main() -> None:
     """Run the command line; what the user got wrong becomes one sentence and exit code 2."""
-    warnings.showwarning = lambda message, *_args, **_kwargs: print(f"note: {message}", file=sys.stderr)
+    warnings.showwarning = lambda message, *_args, **_kwargs: print(printable(f"note: {message}"), file=sys.stderr)
     try:
         code = app(standalone_mode=False)
     except InputError as error:
@@ -108,7 +109,7 @@ def main() -> None:
 
 
 def _fail(sentence: str) -> NoReturn:
-    print(f"ddm: {' '.join(sentence.split())}", file=sys.stderr)
+    print(printable(f"ddm: {' '.join(sentence.split())}"), file=sys.stderr)
     sys.exit(2)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ddm.compute.terminal import printable_json
 from ddm.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def chosen(**options: Any) -> dict[str, Any]:
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
-    print(json.dumps(value, ensure_ascii=False))
+    print(printable_json(json.dumps(value, ensure_ascii=False)))
 
 
 def audited_part(datamodel: DistilledDatamodel) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def report(
 ) -> None:
     """One web page about a run that works from disk: the model, its data, its errors, and what to do about them."""
     from ddm import report as reports
-    from ddm.cli.text import console
+    from ddm.compute.terminal import console
     from ddm.runs import run as runs
 
     datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)

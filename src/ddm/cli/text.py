@@ -22,11 +22,6 @@ from ddm.truth.audit import Audit
 from ddm.truth.figures import label_of, meaning_of
 
 
-def console() -> Console:
-    """Standard output. Names are data, so nothing in them is taken for markup; long lines are left to the terminal."""
-    return Console(markup=False, highlight=False, soft_wrap=True)
-
-
 def describe_run(out: Console, facts: dict[str, Any], folder: str) -> None:
     """What a run holds."""
     accuracy, samples, sizes = facts["accuracy"], facts["samples"], facts["group_sizes"]

@@ -48,8 +48,9 @@ def trace(
 ) -> None:
     """The class, then the cluster, then the samples most responsible for a behaviour."""
     from ddm import plots
-    from ddm.cli.text import console, describe_trace, shares_table, trust
+    from ddm.cli.text import describe_trace, shares_table, trust
     from ddm.compute.backends import Place
+    from ddm.compute.terminal import console
     from ddm.runs.store import EXACT
 
     if plot is not None:

@@ -25,7 +25,8 @@ def unlearn(
 ) -> None:
     """The model as it would be without some groups, as a file that ddm.networks.load reads."""
     from ddm import networks
-    from ddm.cli.text import console, trust
+    from ddm.cli.text import trust
+    from ddm.compute.terminal import console
     from ddm.runs import run as runs
     from ddm.training.target import accuracy_of
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 def verify(run: Run, data: DataName = None, root: Root = None, as_json: AsJson = False) -> None:
     """Whether a run is whole: every file as it was written, all of one training, and the training data the same."""
-    from ddm.cli.text import console, describe_verification
+    from ddm.cli.text import describe_verification
+    from ddm.compute.terminal import console
     from ddm.runs.verify import verify as verified
 
     found = verified(run, functools.partial(_training_set, run, data, root))

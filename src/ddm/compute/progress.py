@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
@@ -17,6 +16,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+from ddm.compute.terminal import console, printable
 
 Advance = Callable[[float], None]
 """Moves a bar on by some amount of work."""
@@ -46,7 +47,7 @@ def silent() -> Iterator[None]:
 def note(sentence: str) -> None:
     """Print a sentence on standard error, before work that takes long."""
     if not _silent:
-        print(sentence, file=sys.stderr)
+        print(printable(sentence), file=sys.stderr)
 
 
 @contextmanager
@@ -62,16 +63,16 @@ def bar(description: str, total: float) -> Iterator[Advance]:
 @contextmanager
 def _terminal(description: str, total: float) -> Iterator[Advance]:
     progress = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         TimeElapsedColumn(),
         TextColumn("elapsed,"),
         TimeRemainingColumn(),
         TextColumn("left"),
-        console=Console(stderr=True),
+        console=console(stderr=True),
     )
-    task = progress.add_task(description, total=total)
+    task = progress.add_task(printable(description), total=total)
     patience = threading.Timer(_PATIENCE, progress.start)
     patience.daemon = True
     patience.start()
@@ -94,7 +95,7 @@ def _log(description: str, total: float) -> Iterator[Advance]:
 
     def print_lines() -> None:
         while not ended.wait(_INTERVAL):
-            print(line(description, done, total, time.monotonic() - start), file=sys.stderr, flush=True)
+            print(line(printable(description), done, total, time.monotonic() - start), file=sys.stderr, flush=True)
 
     printing = threading.Thread(target=print_lines, daemon=True)
     printing.start()
