@@ -371,6 +371,11 @@ def test_too_few_retrainings_are_refused(datamodel, digits, refused, options):
         datamodel.audit(digits.test, **options)
 
 
+def test_absurdly_many_workers_are_refused(datamodel, digits, refused):
+    with refused("workers", "at most"):
+        datamodel.audit(digits.test[:2], retrain=2, unions=0, workers=10**9)
+
+
 def test_one_group_cannot_be_audited(target, digits, refused):
     one = ddm.DistilledDatamodel.fit(target, digits.train, partition=np.zeros(len(digits.train)), curvature=32, bank=4)
     with refused("at least 2 groups"):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Run = Annotated[Path, typer.Argument(help="Folder of a run that ddm fit made.", show_default=False)]
 Root = Annotated[str | None, typer.Option(help="Folder with the dataset's files.")]
 DataName = Annotated[str | None, typer.Option("--data", help="Dataset of a run that was saved from Python.")]
-Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps …")]
 EngineName = Annotated[
     str | None, typer.Option("--engine", help="serial, processes, dask://HOST:PORT, ray or ray://HOST:PORT.")

@@ -24,6 +24,7 @@ import torch
 
 from ddm.compute import progress
 from ddm.compute.backends import Place
+from ddm.compute.validation import check_most
 from ddm.errors import InputError
 
 Piece = TypeVar("Piece")
@@ -53,6 +54,7 @@ def each(
     what:    of the bar; None shows none
     """
     place = Place.of(engine)
+    check_most(workers=workers)
     count = 1 if place.kind == "serial" else min(workers or cores(), len(pieces))
     here = not pieces or (count <= 1 and not place.remote)
     run: _Run[Result] = _Here(work, pieces) if here else _Elsewhere(work, pieces, place, count)

@@ -25,8 +25,28 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 }
 
 
+_MOST = {
+    **dict.fromkeys(("epochs", "steps", "finetune_steps", "clusters", "perturbations"), 10**6),
+    **dict.fromkeys(("batch_size", "checkpoint_every", "limit", "samples", "tests", "validation"), 10**9),
+    **dict.fromkeys(("curvature", "bank", "checkpoints", "offset", "ipc"), 10**6),
+    **dict.fromkeys(("orders", "seeds", "workers"), 1000),
+    "optimizer_steps": 10**9,
+    **dict.fromkeys(("unions", "retrainings"), 10**5),
+}
+"""The largest value of each option: far beyond what is useful, so that a slip is refused before work starts."""
+
+
+def check_most(**values: Any) -> None:
+    """Refuse a number that is larger than the option of its name may be; None and other kinds of values pass."""
+    for name, value in values.items():
+        if isinstance(value, int) and value > _MOST.get(name, value):
+            raise InputError(f"{name.replace('_', ' ')} must be at most {_MOST[name]:,}: give a smaller number.")
+
+
 def check_types(instance: Any) -> None:
-    """Refuse a field of ``instance`` that is not of its type, a number that is not finite, or a seed out of range."""
+    """Refuse a field of ``instance`` that is not of its type, a number that is not finite or too large, or a seed
+    out of range.
+    """
     for field in fields(instance):
         value: Any = getattr(instance, field.name)
         annotation = str(field.type)
@@ -41,6 +61,7 @@ def check_types(instance: Any) -> None:
             raise InputError(f"{field.name} must be finite, not {value}.")
         if "float" in annotation and isinstance(value, int) and abs(value) > 2**53:
             raise InputError(f"{field.name} must be a number of ordinary size.")
+        check_most(**{field.name: value})
         if field.name == "seed" and not 0 <= getattr(instance, "seed") < 2**32:  # noqa: B009 - not every one has it
             raise InputError(f"seed must lie in 0 to {2**32 - 1}, not {value}.")
 

@@ -11,6 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ddm.data.readers import cifar
+from ddm.data.readers import cifar
+from ddm.data.readers import digits
+from ddm.data.readers import folder
+from ddm.data.readers import hub
+from ddm.data.readers import idx
+from ddm.data.readers import npz
+from ddm.data.readers import tiny_imagenet
+from ddm.data.readers.published import Published, finish
+from ddm.data.samples import Data, Samples
+from ddm.errors import InputError
+from ddm.compute.validation import check_most
 
 from ddm.data.readers import digits
 
@@ -59,6 +70,11 @@ def names() -> list[str]:
     return list(_DATASETS)
 
 
+def usual_root(name: str) -> str | None:
+    """Where ``load`` looks for a dataset's files without a root; None where it takes no root."""
+    return os.path.join("data", name) if "root" in _find(name)[0].takes else None
+
+
 def load(
     name: str = "digits",
     root: str | os.PathLike[str] | None = None,
@@ -102,6 +118,7 @@ def _find(name: str) -> tuple[_Dataset, str | None]:
 
 
 def _check_options(limit: int | None, validation: float, seed: int, size: int | None) -> None:
+    check_most(limit=limit)
     if limit is not None and (int(limit) != limit or limit < 1):
         raise InputError(f"limit must be a whole number of 1 or more, not {limit}.")
     if not 0 <= validation < 1:

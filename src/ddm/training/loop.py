@@ -24,6 +24,7 @@ from ddm import networks
 from ddm.compute.files import read_metadata, read_whole, write_tensors
 from ddm.compute.precision import check_bfloat16
 from ddm.compute.progress import Advance, bar
+from ddm.compute.validation import check_most
 from ddm.data.samples import Samples, check_classes
 from ddm.errors import InputError
 from ddm.networks.flat import State, check_state, load_state, shapes_of, state_of
@@ -97,6 +98,7 @@ class _Training:
         self.trained = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         self.optimizer = _optimizer(list(self.trained.values()), recipe)
         self.total = recipe.epochs * math.ceil(len(samples) / recipe.batch_size)
+        check_most(optimizer_steps=self.total)
         self.epoch, self.step, self.length = 0, 0, 0.0
         adaptive = recipe.optimizer == "adam"
         self.reach = {name: torch.zeros_like(p) for name, p in self.trained.items()} if adaptive else None

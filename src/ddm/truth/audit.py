@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddm.compute.validation import check_types, is_names
+from ddm.compute.validation import check_most, check_types, is_names
 from ddm.counterfactual import designs
 from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.data.samples import Samples
@@ -17,7 +17,7 @@ from ddm.errors import InputError
 from ddm.groups.partition import Partition
 from ddm.plots import html
 from ddm.truth.effects import Asked, Effects, predicted, retrained
-from ddm.truth.fidelity import ceilings, scored, values
+from ddm.truth.fidelity import FIGURES, ceilings, scored, values
 from ddm.truth.figures import FIGURES, Figure, label_of
 from ddm.truth.retraining import Exact, group_rows
 
@@ -29,6 +29,9 @@ SAME, OTHER = "same run", "other run"
 
 KEYS = ("value", "low", "high", "retrain", "ceiling")
 """What an audit says of each figure."""
+
+USUAL = 10
+"""Groups that an audit retrains without by default, or all where there are fewer."""
 
 _NOTHING = np.array([], dtype=np.int64)
 
@@ -126,7 +129,7 @@ def audit(
     test: Samples,
     validation: Samples,
     *,
-    groups: int = 10,
+    groups: int = USUAL,
     unions: int | None = None,
     orders: int = 2,
     seed: int = 0,
@@ -134,7 +137,10 @@ def audit(
     """Retrain without ``groups`` single groups and ``unions`` random unions, with ``orders`` batch orders each."""
     if min(groups, len(partition), orders) < 2 or (unions is not None and unions < 0):
         raise InputError("an audit needs at least 2 groups to retrain without and 2 batch orders (--retrain, --seeds).")
+    if groups > max(len(partition), USUAL):
+        raise InputError(f"there are {len(partition)} groups: retrain without at most so many (--retrain).")
     count = groups if unions is None else unions
+    check_most(unions=count, seeds=orders, retrainings=(1 + min(groups, len(partition)) + count) * orders)
     together = designs.random(len(partition), max(1, count), seed=seed)[:count]
     everything = Asked(test, validation, np.arange(len(partition)), together)
     found = predicted(models, everything)
