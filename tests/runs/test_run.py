@@ -488,3 +488,70 @@ def test_fewer_samples_than_clusters_is_said_and_the_run_goes_on(config, tmp_pat
         )
     assert [w for w in said if "too few distinct samples for 4 clusters" in str(w.message)]
     assert facts["groups"] == 6
+
+
+# --- relative paths ---
+
+
+@pytest.fixture
+def project(npz, digits, tmp_path, monkeypatch):
+    """A folder with data and groups, and the current one."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    shutil.copy(npz, folder / "mine.npz")
+    lines = ["a", "b"] * len(np.load(npz)["labels"])
+    (folder / "groups.txt").write_text("\n".join(lines[: len(lines) // 2]) + "\n")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def relative(config):
+    settings = Settings(matching="reverse", steps=1, offset=1)
+    return replace(config, data="npz:mine.npz", groups="groups.txt", settings=settings)
+
+
+def test_a_run_of_relative_paths_opens_from_any_folder(relative, project, monkeypatch):
+    fit(relative, Path("runs/mine"))
+    monkeypatch.chdir("/")
+    _, data = open_run(project / "runs" / "mine")
+    assert data.name == "npz:mine.npz"
+    moved = shutil.copytree(project, project.parent / "moved")
+    shutil.rmtree(project)
+    open_run(moved / "runs" / "mine")
+
+
+def test_a_config_of_relative_paths_is_replayed_from_any_folder(relative, project, tmp_path, monkeypatch):
+    fit(relative, Path("runs/mine"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    config = Config.from_dict(store.read_config(project / "runs" / "mine" / "config.json"))
+    fit(config, Path("again"))
+    assert results_of(elsewhere / "again") == results_of(project / "runs" / "mine")
+    monkeypatch.chdir("/")
+    datamodel, _ = open_run(elsewhere / "again")
+    datamodel.save(tmp_path / "third" / "run")
+    open_run(tmp_path / "third" / "run")
+
+
+def results_of(out):
+    return {name: (out / name).read_bytes() for name in RESULTS if (out / name).exists()}
+
+
+def test_a_run_that_does_not_say_where_its_paths_start_opens_from_the_folder_it_was_made_in(relative, project):
+    out = Path("runs/mine")
+    fit(relative, out)
+    old = read_json(out / "config.json")
+    del old["base"]
+    write_json(out / "config.json", old)
+    open_run(out)
+
+
+def test_a_run_of_data_in_the_usual_folder_opens_from_any_folder(project, monkeypatch):
+    (project / "data" / "mnist").mkdir(parents=True)
+    monkeypatch.setattr(run.datasets, "load", lambda name, root, **_: (_ for _ in ()).throw(InputError(f"root {root}")))
+    based = replace(Config(data="mnist"), base=str(project))
+    monkeypatch.chdir("/")
+    with pytest.raises(InputError, match=str(project / "data" / "mnist")):
+        run.load_data(based)

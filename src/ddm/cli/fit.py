@@ -134,10 +134,10 @@ def fit(
 
 def _replayed(context: typer.Context, path: Path, root: str | None, device: str) -> Config:
     """The config of a file, with the data and the device of this machine."""
-    from ddm.compute.files import read_json
     from ddm.runs.run import Config
+    from ddm.runs.store import read_config
 
-    config = Config.from_dict(read_json(path))
+    config = Config.from_dict(read_config(path))
     _only(context, ("config", "root", "out", "device", "engine", "plan", "as_json"))
     return replace(config, root=root or config.root, device=device)
 

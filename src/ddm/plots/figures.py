@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ddm.plots.colours import LOWERS, RAISES
-from ddm.truth.figures import label_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from ddm.truth.audit import Audit
 
 
-def audit(found: Audit) -> Figure:
-    """Each figure of an audit with its interval, what another retraining scores, and the noise ceiling."""
+def audit(found: Audit, labels: Mapping[str, str]) -> Figure:
+    """Each figure of an audit with its interval, the score of another retraining, and the noise ceiling.
+
+    labels: what to call each figure
+    """
     from ddm.plots.picture import Picture
 
     figures = found.figures["same run"]
@@ -35,7 +38,7 @@ def audit(found: Audit) -> Figure:
     axes.plot([], [], "D", color=LOWERS, label="another retraining")
     axes.plot([], [], "|", color=LOWERS, markersize=12, label="noise ceiling")
     axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_yticks(range(len(names)), [label_of(name) for name in names])
+    axes.set_yticks(range(len(names)), [labels[name] for name in names])
     axes.set_xlim(max(axes.get_xlim()[0], _FURTHEST[0]), min(axes.get_xlim()[1], _FURTHEST[1]))
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlabel("agreement with retraining: 0 is chance, 1 is perfect")

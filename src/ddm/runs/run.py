@@ -6,11 +6,12 @@ from its last finished block, to the same result.
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ from ddm.training.loop import train
 
 PARTITIONS = ("kmeans", "class", "sequence")
 
-_MAY_DIFFER = ("root", "device")
+_MAY_DIFFER = ("root", "device", "base")
 """Parts of a config that do not change the result."""
 
 
@@ -63,6 +64,7 @@ class Config:
                              ``groups_hash`` tells whether it has changed
     settings:                how synsets are distilled
     device:                  where
+    base:                    the folder that relative paths start from, absolute; None is the current one
     """
 
     data: str = "digits"
@@ -79,6 +81,7 @@ class Config:
     features: str | None = None
     settings: Settings = field(default_factory=Settings)
     device: str = "cpu"
+    base: str | None = None
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -94,8 +97,9 @@ class Config:
             raise InputError(f"there are no features '{self.features}': give hf:NAME.")
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self) | {"recipe": self.recipe.to_dict(), "settings": self.settings.to_dict()}
+        """As JSON values, without a base where there is none."""
+        values = {name: value for name, value in asdict(self).items() if name != "base" or value is not None}
+        return values | {"recipe": self.recipe.to_dict(), "settings": self.settings.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Config:
@@ -119,6 +123,7 @@ def fit(config: Config, out: Path, engine: Engine = None) -> tuple[DistilledData
     if config.recipe.amp:
         check_bfloat16(device)
     Place.of(engine).check()
+    config = _based(config)
     data = load_data(config)
     network = networks.build(config.model, data.train.shape, len(data.classes), **config.options)
     own = read_groups(config, data)
@@ -189,7 +194,7 @@ def _data_of(run: Path, name: str | None, root: str | None) -> Data:
     so must be named a folder that the hub's libraries read, whose card may name files elsewhere.
     """
     config = _config_of(run, name)
-    kind, _, path = config.data.partition(":")
+    kind, _, path = _places(config)[0].partition(":")
     if kind != "hf" or name is not None:
         return load_data(config, root)
     again = f"pass --data {shlex.quote(config.data)}"
@@ -230,7 +235,35 @@ def audit(
 
 def load_data(config: Config, root: str | None = None) -> Data:
     """The dataset of a config, its files looked for in ``root`` if given."""
-    return datasets.load(config.data, root or config.root, limit=config.limit, size=config.size)
+    name, home = _places(config)
+    data = datasets.load(name, root or home, limit=config.limit, size=config.size)
+    return replace(data, name=config.data)
+
+
+def _places(config: Config) -> tuple[str, str | None]:
+    """The name and the root of a config's data, with paths that can be read from the current folder."""
+    kind, colon, path = config.data.partition(":")
+    name = f"{kind}:{_found(path, config.base)}" if colon else config.data
+    root = datasets.usual_root(name) if config.root is None else config.root
+    return name, None if root is None else _found(root, config.base)
+
+
+def _found(path: str, base: str | None) -> str:
+    """A relative path from ``base``, where something is there; else as it is, from the current folder."""
+    started = None if base is None else os.path.join(base, os.path.expanduser(path))
+    return path if started is None or not os.path.exists(started) else started
+
+
+def _based(config: Config) -> Config:
+    """The config with the folder that its relative paths start from, so that the run opens from any other too."""
+    kind, colon, path = config.data.partition(":")
+    root = datasets.usual_root(config.data) if config.root is None else config.root
+    of_files = colon and (kind != "hf" or os.path.isdir(path))  # else it is a name on the hub
+    paths = [each for each in (path if of_files else None, root, config.groups) if each is not None]
+    relative = [each for each in paths if not os.path.isabs(os.path.expanduser(each))]
+    if any(_found(each, config.base) != each for each in relative):
+        return config
+    return replace(config, base=os.getcwd() if relative else None)
 
 
 def summary(datamodel: DistilledDatamodel, data: Data) -> dict[str, Any]:
@@ -278,7 +311,7 @@ def _difference(kept: Any, wanted: Any) -> str:
 
 
 def _config_of(run: Path, name: str | None) -> Config:
-    values = read_json(run / store.CONFIG)
+    values = store.read_config(run / store.CONFIG)
     if isinstance(values, dict) and values.get("data") is None:
         if name is None:
             raise InputError(f"the run '{run}' was saved from Python and does not name its dataset: pass --data.")
@@ -293,7 +326,7 @@ def read_groups(config: Config, data: Data) -> np.ndarray | None:
     """The group of each training sample from the file a config names: a line for each sample of the training file."""
     if config.groups is None:
         return None
-    path = Path(config.groups)
+    path = Path(_found(config.groups, config.base))
     if config.groups_hash not in (None, hash_of(path)):
         raise InputError(f"'{path}' has changed since the config was written: restore it.")
     try:

@@ -125,7 +125,21 @@ def begin(run: Path, config: dict[str, Any]) -> None:
     check_links(run)
     writable(run)
     write_json(run / MANIFEST, {"format": FORMAT, "complete": False})
-    write_json(run / CONFIG, config)
+    write_json(run / CONFIG, _from(run, config))
+
+
+def _from(run: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """A config whose base is given from the run: a run and its data may then be moved together."""
+    base = config.get("base")
+    return config if base is None else config | {"base": os.path.relpath(os.path.realpath(base), os.path.realpath(run))}
+
+
+def read_config(path: Path) -> Any:
+    """The config in a file, its base as an absolute path."""
+    config = read_json(path)
+    if isinstance(config, dict) and isinstance(config.get("base"), str):
+        config["base"] = os.path.normpath(os.path.join(os.path.realpath(path.parent), config["base"]))
+    return config
 
 
 def manifest(datamodel: DistilledDatamodel) -> dict[str, Any]:
@@ -188,7 +202,7 @@ def _load(
     if loss is None and facts["loss"] != loss_name(F.cross_entropy):
         raise InputError(f"the run '{run}' was made with a loss of your own ({facts['loss']}): give it as loss=….")
     pieces = read_pieces(run, facts, network)
-    network, config = _network(facts, network, run), read_json(run / CONFIG)
+    network, config = _network(facts, network, run), read_config(run / CONFIG)
     return DistilledDatamodel(
         Target(network, pieces.trajectory, loss or F.cross_entropy, pieces.recipe, device, facts["data"]),
         pieces.partition,

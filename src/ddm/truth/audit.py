@@ -17,7 +17,7 @@ from ddm.errors import InputError
 from ddm.groups.partition import Partition
 from ddm.plots import html
 from ddm.truth.effects import Asked, Effects, predicted, retrained
-from ddm.truth.fidelity import FIGURES, ceilings, scored, values
+from ddm.truth.fidelity import ceilings, scored, values
 from ddm.truth.figures import FIGURES, Figure, label_of
 from ddm.truth.retraining import Exact, group_rows
 
@@ -84,7 +84,7 @@ class Audit:
         """Each figure with its interval, beside another retraining and the ceiling."""
         from ddm import plots
 
-        return plots.audit(self)
+        return plots.audit(self, {name: label_of(name) for name in self.figures["same run"]})
 
     def _repr_html_(self) -> str:
         rows = []
