@@ -255,6 +255,7 @@ def test_a_synset_survives_saving(tmp_path, target, digits, synsets):
     assert upper.shared
 
 
+@pytest.mark.slow
 def test_blocks_that_fit_less_memory_give_nearly_the_same(target, digits, partition, synsets, tmp_path):
     few = replace(QUICK, memory=13 * 6 * target.flat.size * 4 / 2**30, bank=synsets[0].images.shape[1])
     whole, upper = distil(target, digits.train, partition, replace(few, memory=2.0))
