@@ -36,7 +36,7 @@ from ddm.errors import InputError
 from ddm.groups.partition import Features, Group, Partition, make_partition
 from ddm.plots import html
 from ddm.training.target import Target
-from ddm.truth.audit import Audit, audit
+from ddm.truth.audit import Audit, audit, trust_line
 from ddm.truth.retraining import NO_ROWS, Exact, Retrain, group_rows
 
 
@@ -226,8 +226,8 @@ class DistilledDatamodel:
         samples: held-out ones, whose errors are looked into
         train:   the training set, for a datamodel that was loaded and cannot find it again
         """
-        trust = None if self.audited is None else self.audited.sentence
-        return diagnosed(self._clusters, self.partition, self._batch(samples), self._training_set(train), trust)
+        verdict = None if self.audited is None else self.audited.sentence
+        return diagnosed(self._clusters, self.partition, self._batch(samples), self._training_set(train), verdict)
 
     def counterfactual(self, remove: Group | Iterable[Group]) -> nn.Module:
         """The network as it would be without some groups, given by number or name: a plain ``nn.Module``."""
@@ -345,6 +345,11 @@ class DistilledDatamodel:
         return samples
 
     @property
+    def trust(self) -> str:
+        """One line on how far to trust the answers, from the audit if there was one."""
+        return trust_line(None if self.audited is None else self.audited.sentence)
+
+    @property
     def described(self) -> Mapping[str, Any] | None:
         """What is known of the training set, so that what differs in another can be told."""
         return self.samples.facts() if self.samples is not None else self._described
@@ -416,10 +421,7 @@ class DistilledDatamodel:
             ("matching", self.settings.matching),
             ("groups that could not be distilled", ", ".join(self.synset.stopped) or "none"),
         ]
-        audited = "Not audited: audit() says how far this can be trusted."
-        if self.audited is not None:
-            audited = f"Audit: {self.audited.sentence}"
-        return html.table(("distilled datamodel", ""), facts) + html.paragraph(audited)
+        return html.table(("distilled datamodel", ""), facts) + html.paragraph(self.trust)
 
     def __repr__(self) -> str:
         stopped = len(self.synset.stopped)

@@ -27,7 +27,7 @@ def test_everything_can_be_imported_at_once():
     fresh("from ddm import *; assert Recipe and DistilledDatamodel and datasets and train")
 
 
-@pytest.mark.parametrize("name", ["run", "fidelity", "datasets", "networks", "objectives", "store", "audit", "bench"])
+@pytest.mark.parametrize("name", ["data", "networks", "runs", "truth", "bench"])
 def test_submodules_are_attributes(name):
     fresh(f"import ddm; assert ddm.{name}.__name__ == 'ddm.{name}'")
 

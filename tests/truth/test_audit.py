@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import ddm
-from ddm.cli.text import console, describe_audit
+from ddm.cli.text import describe_audit
+from ddm.compute.terminal import console
 from ddm.report.trust import trust
 from ddm.truth.audit import OTHER, SAME, Audit, compared, stratified
 from ddm.truth.effects import Asked, Effects, predicted, retrained

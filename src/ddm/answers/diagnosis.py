@@ -13,6 +13,7 @@ import numpy as np
 
 from ddm.answers.attribution import SIGN
 from ddm.plots import html
+from ddm.truth.audit import trust_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,15 +120,13 @@ class Diagnosis:
 
     def sentences(self) -> list[str]:
         """The findings in words, what to look at first in the first."""
-        from ddm.cli.text import trusted
-
         return [
             *_on_noisy(self.noisy),
             *_on_weakness(self.accuracy),
             *_on_harmful(self.merely_harmful),
             *_on_confusions(self.confusions, int(self.counts.sum())),
             *_on_useless(self.useless),
-            trusted(self.trust),
+            trust_line(self.trust),
         ]
 
     @property

@@ -57,7 +57,7 @@ def attribute(
 ) -> None:
     """What removing each group does to a behaviour: on a sample, a batch, or a whole split."""
     from ddm import plots
-    from ddm.cli.text import effects_table, trust
+    from ddm.cli.text import effects_table
     from ddm.compute.terminal import console
 
     if plot is not None:
@@ -76,4 +76,4 @@ def attribute(
         print_json(found.to_dict() | audited_part(datamodel))
     else:
         console().print(effects_table(found, top))
-        console().print(trust(datamodel.audited))
+        console().print(datamodel.trust)

@@ -91,7 +91,7 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Train a target, cluster its training set and distil each group's influence: once for all questions."""
-    from ddm.cli.text import describe_run, trust
+    from ddm.cli.text import describe_run
     from ddm.compute.files import hash_of
     from ddm.compute.terminal import console
     from ddm.runs import run as runs
@@ -129,7 +129,7 @@ def fit(
         print_json(facts | {"run": str(out)} | audited_part(datamodel))
     else:
         describe_run(console(), facts, str(out))
-        console().print(trust(datamodel.audited))
+        console().print(datamodel.trust)
 
 
 def _replayed(context: typer.Context, path: Path, root: str | None, device: str) -> Config:

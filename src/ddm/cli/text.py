@@ -18,7 +18,7 @@ from ddm.answers.trace import Trace
 from ddm.compute.progress import duration
 from ddm.runs.plan import Estimate
 from ddm.runs.verify import OTHER, Verification
-from ddm.truth.audit import Audit
+from ddm.truth.audit import RUNS, Audit, trust_line
 from ddm.truth.figures import label_of, meaning_of
 
 
@@ -216,22 +216,7 @@ def describe_audit(out: Console, audit: Audit) -> None:
         f"unions of half of the groups, and with all, in {audit.orders} batch orders; {audit.samples[0]} test and "
         f"{audit.samples[1]} validation samples."
     )
-    out.print(trust(audit))
-
-
-def trust(audit: Audit | None) -> str:
-    """One line on how far the answers can be trusted, for every command that answers."""
-    return trusted(None if audit is None else audit.sentence)
-
-
-def trusted(sentence: str | None) -> str:
-    """The same from the audit's sentence."""
-    if sentence is None:
-        return "Not audited: ddm audit RUN says how far this can be trusted."
-    return f"Audit: {sentence}"
-
-
-RUNS = {"same run": "the target's batch order", "other run": "other batch orders"}
+    out.print(trust_line(audit.sentence))
 
 
 def describe_verification(out: Console, found: Verification) -> None:

@@ -48,7 +48,7 @@ def trace(
 ) -> None:
     """The class, then the cluster, then the samples most responsible for a behaviour."""
     from ddm import plots
-    from ddm.cli.text import describe_trace, shares_table, trust
+    from ddm.cli.text import describe_trace, shares_table
     from ddm.compute.backends import Place
     from ddm.compute.terminal import console
     from ddm.runs.store import EXACT
@@ -68,4 +68,4 @@ def trace(
     describe_trace(console(), found)
     if shares is not None:
         console().print(shares_table(shares, shown))
-    console().print(trust(datamodel.audited))
+    console().print(datamodel.trust)

@@ -25,7 +25,6 @@ def unlearn(
 ) -> None:
     """The model as it would be without some groups, as a file that ddm.networks.load reads."""
     from ddm import networks
-    from ddm.cli.text import trust
     from ddm.compute.terminal import console
     from ddm.runs import run as runs
     from ddm.training.target import accuracy_of
@@ -52,4 +51,4 @@ def unlearn(
     for split, value in facts["accuracy"].items():
         say(f"  {split} accuracy {value['before']:.2%} → {value['after']:.2%}")
     say(f"Model: {out} (read it with ddm.networks.load)")
-    say(trust(datamodel.audited))
+    say(datamodel.trust)

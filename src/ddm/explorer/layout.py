@@ -7,7 +7,6 @@ from typing import Any
 
 import gradio as gr
 
-from ddm.cli.text import trust
 from ddm.explorer import phrases
 from ddm.explorer.opened import Opened
 from ddm.explorer.state import OBJECTIVES, PER_CLASS, State
@@ -43,7 +42,7 @@ class Components:
         self.query = gr.Textbox(visible="hidden", elem_id="ddm-query")
         gr.HTML(
             f"<h1>Which training data made the model do this?</h1><p class='ddm-trust'>Run "
-            f"{escape(self.opened.run.name)}. {escape(trust(self.opened.datamodel.audited))}</p>",
+            f"{escape(self.opened.run.name)}. {escape(self.opened.datamodel.trust)}</p>",
             padding=False,
         )
         self.notice = gr.HTML(elem_id="ddm-notice", padding=False)

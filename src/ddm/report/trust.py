@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ddm.cli.text import RUNS
-from ddm.truth.audit import KEYS, SAME, Audit
+from ddm.truth.audit import KEYS, RUNS, SAME, Audit
 from ddm.truth.figures import label_of, meaning_of
 
 

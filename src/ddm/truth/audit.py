@@ -36,6 +36,10 @@ USUAL = 10
 _NOTHING = np.array([], dtype=np.int64)
 
 
+RUNS = {"same run": "the target's batch order", "other run": "other batch orders"}
+"""Which retrainings a figure is measured against: the two are different questions and are never mixed."""
+
+
 @dataclass(frozen=True)
 class Audit:
     """What an audit found.
@@ -292,3 +296,10 @@ def _shown(value: float | None) -> str:
 
 def _number(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
+
+
+def trust_line(verdict: str | None) -> str:
+    """One line below every answer: how far to trust it, from the verdict of an audit, or that there was none."""
+    if verdict is None:
+        return "Not audited: ddm audit RUN says how far this can be trusted."
+    return f"Audit: {verdict}"
