@@ -126,9 +126,11 @@ class Trajectory:
         t %= len(self)
         if self.directory is None:
             return self._states[t]
+        path = self._path(t)
+        state = _read(path)  # first, as it tells a damaged file from one of another training
         if self._hashes is not None:
-            check_hash(self._path(t), self._hashes.get(self._path(t).name), _CURE)
-        return _read(self._path(t))
+            check_hash(path, self._hashes.get(path.name), _CURE)
+        return state
 
     def __iter__(self) -> Iterator[State]:
         return (self[t] for t in range(len(self)))
