@@ -3,9 +3,9 @@ import struct
 
 import numpy as np
 import pytest
-from outcomes import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outcomes import refused
 from published_files import idx, pixels, write_mnist
 
 from ddm.compute import memory

@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 import torch
-from outcomes import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outcomes import refused
 from published_files import pixels, write_mnist
 
 import ddm.data

@@ -5,9 +5,9 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-from outcomes import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outcomes import refused
 from published_files import Run, pixels
 
 from ddm.compute import memory

@@ -9,9 +9,9 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from outcomes import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outcomes import refused
 from published_files import Run, cifar_batch, python2_pickle
 
 from ddm.compute import memory

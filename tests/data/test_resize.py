@@ -8,8 +8,8 @@ from published_files import pixels, write_mnist
 
 import ddm.runs.run
 from ddm.compute import memory
-from ddm.data import Samples, load
 from ddm.compute.files import read_json
+from ddm.data import Samples, load
 
 
 @pytest.mark.parametrize("factor", [2, 4, 7])

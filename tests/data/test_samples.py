@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from outcomes import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outcomes import refused
 from published_files import pixels
 
 from ddm.data import Samples

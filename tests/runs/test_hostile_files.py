@@ -16,8 +16,8 @@ import numpy as np
 import peak
 import pytest
 import torch
-from outcomes import refuses
 from manifests import change_manifest
+from outcomes import refuses
 from PIL import Image
 
 import ddm
@@ -27,11 +27,11 @@ import ddm.truth.audit
 import ddm.truth.fidelity
 from ddm import networks
 from ddm.compute import memory
-from ddm.runs import store
 from ddm.compute.files import read_json, read_metadata, read_tensors, write_json, write_tensors
 from ddm.distil.synset import Synset
-from ddm.training.trajectory import Trajectory
+from ddm.runs import store
 from ddm.runs.verify import verify
+from ddm.training.trajectory import Trajectory
 
 FEW = 200 * 2**20
 """Bytes that refusing a file may take."""

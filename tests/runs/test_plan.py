@@ -11,12 +11,12 @@ import pytest
 import torch
 from outcomes import refuses
 
-from ddm.runs import plan as module
 from ddm.compute.backends import Place
-from ddm.runs.plan import estimate
 from ddm.distil import Settings
-from ddm.training.recipe import Recipe
+from ddm.runs import plan as module
+from ddm.runs.plan import estimate
 from ddm.runs.run import Config, fit
+from ddm.training.recipe import Recipe
 
 SMALL = Config(
     data="digits",

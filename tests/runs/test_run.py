@@ -14,10 +14,9 @@ import ddm
 import ddm.groups.partition
 import ddm.training.loop
 from ddm import DistilledDatamodel, InputError, Recipe, Settings
-from ddm.runs import run
-from ddm.runs import store
 from ddm.compute.files import read_json, write_json
 from ddm.distil import MATCHINGS, distil
+from ddm.runs import run, store
 from ddm.runs.run import Config, fit, open_run
 
 

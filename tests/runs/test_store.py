@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 import ddm
 from ddm import DistilledDatamodel, Recipe
-from ddm.runs import store
 from ddm.compute.files import write_json
+from ddm.runs import store
 
 
 class Killed(BaseException):

@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from outcomes import refuses
 from comparing import same_tensors
 from manifests import change_manifest
+from outcomes import refuses
 
 import ddm
 import ddm.compute.files
 import ddm.runs.run
 import ddm.truth.retraining
 from ddm import DistilledDatamodel, Recipe
-from ddm.runs import store
 from ddm.compute.files import read_json, read_metadata, read_tensors, replacing, write_json, write_tensors
-from ddm.runs.run import Config
 from ddm.distil.synset import Synset
+from ddm.runs import store
+from ddm.runs.run import Config
 from ddm.runs.verify import DATA, TOGETHER, verify
 
 FILES = (
@@ -344,7 +344,10 @@ def test_an_audit_that_has_changed_is_not_believed(run, command):
 
 def test_a_retrained_model_that_has_changed_is_not_used_and_made_again(run, refused):
     datamodel, data = ddm.runs.run.open_run(run)
-    exact, nothing = ddm.truth.retraining.Exact(datamodel.target, data.train, run / "exact", engine="serial"), np.array([], int)
+    exact, nothing = (
+        ddm.truth.retraining.Exact(datamodel.target, data.train, run / "exact", engine="serial"),
+        np.array([], int),
+    )
     before = {name: tensor.clone() for name, tensor in next(exact.states([nothing])).items()}
     path = exact._path(nothing, 0)
     flip(path)

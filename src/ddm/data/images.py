@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ddm.compute.progress import bar
 from ddm.data.readers.places import reason
 from ddm.data.samples import PER_SAMPLE, Samples
 from ddm.errors import InputError
-from ddm.compute.progress import bar
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -10,32 +10,10 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ddm.data.readers import cifar
-from ddm.data.readers import cifar
-from ddm.data.readers import digits
-from ddm.data.readers import folder
-from ddm.data.readers import hub
-from ddm.data.readers import idx
-from ddm.data.readers import npz
-from ddm.data.readers import tiny_imagenet
-from ddm.data.readers.published import Published, finish
-from ddm.data.samples import Data, Samples
-from ddm.errors import InputError
 from ddm.compute.validation import check_most
-
-from ddm.data.readers import digits
-
-from ddm.data.readers import folder
-
-from ddm.data.readers import hub
-
-from ddm.data.readers import idx
-
-from ddm.data.readers import npz
-
-from ddm.data.readers import tiny_imagenet
+from ddm.data.readers import cifar, digits, folder, hub, idx, npz, tiny_imagenet
 from ddm.data.readers.published import Published, finish
-from ddm.data.samples import Data, Samples
+from ddm.data.samples import Data
 from ddm.errors import InputError
 
 MAX_SIZE = 4096

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from ddm.errors import InputError
 from ddm.compute.validation import is_names
+from ddm.errors import InputError
 
 MAX_CLASSES = 100_000
 

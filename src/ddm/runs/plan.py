@@ -14,24 +14,23 @@ import torch
 from torch import nn
 
 from ddm import networks
-
 from ddm.compute import progress
 from ddm.compute.backends import Place
-from ddm.data.samples import Data, Samples
 from ddm.compute.engine import Engine, cores, one_thread
+from ddm.compute.memory import resident
 from ddm.curvature.gradients import loss_gradient
+from ddm.data.samples import Data, Samples
 from ddm.distil.blocks import plan
-from ddm.distil.response.encode import bank_bytes
 from ddm.distil.gradient.match import Distilled
 from ddm.distil.gradient.matching import MATCHINGS, SYNTHETIC, GradientMatching
-from ddm.distil.response.matching import ResponseMatching
 from ddm.distil.matching import engine_for
-from ddm.compute.memory import resident
-from ddm.networks.flat import state_of
+from ddm.distil.response.encode import bank_bytes
+from ddm.distil.response.matching import ResponseMatching
 from ddm.groups.partition import Partition, features_of, kmeans, make_partition, sequential
+from ddm.networks.flat import state_of
 from ddm.runs.run import Config, load_data, read_groups
-from ddm.training.target import Target
 from ddm.training.loop import train
+from ddm.training.target import Target
 from ddm.training.trajectory import Trajectory
 
 _LONG_ENOUGH = 0.3

@@ -18,34 +18,24 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from ddm import networks
-
 from ddm import data as datasets
-
-from ddm.runs import store
-from ddm.truth.audit import Audit
+from ddm import networks
 from ddm.compute.backends import Place
-from ddm.datamodel import DistilledDatamodel
-from ddm.data.samples import Data, Samples
 from ddm.compute.engine import Engine
-from ddm.errors import InputError
-from ddm.compute.validation import check_types
 from ddm.compute.files import hash_of, read_json, read_table, working_in, write_json
-from ddm.distil import Settings, distil
-from ddm.data.offline import is_at_hand, offline
-from ddm.groups.partition import make_partition
-from ddm.training.recipe import Recipe
-from ddm.training.target import device_of
-from ddm.training.loop import train
-from ddm.compute.validation import check_types
-from ddm.compute.files import hash_of, read_json, read_table, working_in, write_json
-from ddm.distil import Settings, distil
-from ddm.data.offline import is_at_hand, offline
-from ddm.groups.partition import make_partition
 from ddm.compute.precision import check_bfloat16
+from ddm.compute.validation import check_types
+from ddm.data.offline import is_at_hand, offline
+from ddm.data.samples import Data, Samples
+from ddm.datamodel import DistilledDatamodel
+from ddm.distil import Settings, distil
+from ddm.errors import InputError
+from ddm.groups.partition import make_partition
+from ddm.runs import store
+from ddm.training.loop import train
 from ddm.training.recipe import Recipe
 from ddm.training.target import device_of
-from ddm.training.loop import train
+from ddm.truth.audit import Audit
 
 PARTITIONS = ("kmeans", "class", "sequence")
 

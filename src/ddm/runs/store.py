@@ -34,11 +34,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from ddm import networks
-from ddm.truth.audit import Audit
-from ddm.datamodel import DistilledDatamodel
-from ddm.data.samples import Samples
-from ddm.errors import InputError
-from ddm.compute.validation import is_names
 from ddm.compute.files import (
     check_empty,
     check_hash,
@@ -54,13 +49,18 @@ from ddm.compute.files import (
     write_json,
     write_tensors,
 )
+from ddm.compute.validation import is_names
+from ddm.data.samples import Samples
+from ddm.datamodel import DistilledDatamodel
 from ddm.distil import Settings
-from ddm.networks.flat import State, check_state, shapes_of
-from ddm.groups.partition import Partition
-from ddm.training.recipe import Recipe
 from ddm.distil.synset import Synset
+from ddm.errors import InputError
+from ddm.groups.partition import Partition
+from ddm.networks.flat import State, check_state, shapes_of
+from ddm.training.recipe import Recipe
 from ddm.training.target import Loss, Target, architecture, fingerprint_of, loss_name
 from ddm.training.trajectory import REACH, Trajectory
+from ddm.truth.audit import Audit
 
 FORMAT = 1
 

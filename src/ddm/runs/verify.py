@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ddm.runs import store
-from ddm.truth.audit import Audit
+from ddm.compute.files import hash_of, is_sealed, is_whole, read_json, read_table
 from ddm.data.samples import Samples
 from ddm.errors import InputError
-from ddm.compute.files import hash_of, is_sealed, is_whole, read_json, read_table
+from ddm.runs import store
+from ddm.truth.audit import Audit
 
 WHOLE, DAMAGED, MISSING, FOREIGN, UNCHECKED, OTHER = "whole", "damaged", "missing", "foreign", "unchecked", "other"
 """As written; not as written; not there; as written for something else; nothing to check it by; no part of a run."""

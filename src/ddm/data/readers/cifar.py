@@ -14,13 +14,13 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from ddm.compute.memory import check_room
 from ddm.data.labels import number
 from ddm.data.readers.pickles import read_pickle, text
 from ddm.data.readers.places import Root, file_in, folder_with
 from ddm.data.readers.published import Published
 from ddm.data.samples import Samples
 from ddm.errors import InputError
-from ddm.compute.memory import check_room
 
 PIXELS = 3 * 32 * 32
 

@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ddm.compute.files import leads_out
 from ddm.data.images import Images, survey
 from ddm.data.labels import number
 from ddm.data.readers.places import reason
 from ddm.data.readers.published import Published
 from ddm.errors import InputError
-from ddm.compute.files import leads_out
 
 SPLITS = {"train": ("train",), "validation": ("validation", "valid"), "test": ("test",)}
 IMAGE_NAMES = ("image", "img")

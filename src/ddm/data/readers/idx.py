@@ -18,11 +18,11 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
+from ddm.compute.memory import check_room
 from ddm.data.readers.places import Root, file_in, folder_with, reason
 from ddm.data.readers.published import Published
 from ddm.data.samples import PER_SAMPLE, Samples
 from ddm.errors import InputError
-from ddm.compute.memory import check_room
 
 FASHION = (
     "T-shirt/top",

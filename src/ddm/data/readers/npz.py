@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from ddm.compute.memory import check_room
 from ddm.data.labels import number
 from ddm.data.readers.published import Published
 from ddm.data.samples import MAX_CLASSES, PER_SAMPLE, Samples
 from ddm.errors import InputError
-from ddm.compute.memory import check_room
 
 SPLITS = {"train": ("x_train", "y_train"), "validation": ("x_val", "y_val"), "test": ("x_test", "y_test")}
 UNSPLIT = (("images", "labels"), ("x", "y"))

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ddm.data.readers.places import reason
-from ddm.errors import InputError
 from ddm.compute.files import size_of
 from ddm.compute.memory import check_room
+from ddm.data.readers.places import reason
+from ddm.errors import InputError
 
 # Extension codes may be cached past find_class, and nothing published has them, persistent ids, instances or doubles.
 REFUSED = {

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddm.errors import InputError
 from ddm.compute.files import leads_out
+from ddm.errors import InputError
 
 Root = str | os.PathLike[str] | None
 

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
+from ddm.compute.memory import check_room
 from ddm.data.samples import Data, Samples
 from ddm.data.stratify import choose
 from ddm.errors import InputError
-from ddm.compute.memory import check_room
 
 TEST_SHARE = 0.2
 

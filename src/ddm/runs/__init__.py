@@ -1,0 +1,1 @@
+"""Run directories: the config, making and opening a run, storing, verifying and planning it."""
