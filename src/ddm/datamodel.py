@@ -37,7 +37,7 @@ from ddm.groups.partition import Features, Group, Partition, make_partition
 from ddm.plots import html
 from ddm.training.target import Target
 from ddm.truth.audit import Audit, audit, trust_line
-from ddm.truth.retraining import NO_ROWS, Exact, Retrain, group_rows
+from ddm.truth.retraining import NO_ROWS, Retrain, Retraining, group_rows
 
 
 class DistilledDatamodel:
@@ -296,20 +296,20 @@ class DistilledDatamodel:
         directory: Path | str | None,
         workers: int | None,
         engine: Engine,
-    ) -> Iterator[Exact]:
+    ) -> Iterator[Retraining]:
         """Retraining, its models kept in ``directory`` or for a while only."""
         with contextlib.ExitStack() as stack:
             kept = directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="ddm-exact-"))
-            yield Exact(self.target, self._training_set(train), kept, retrain=by, workers=workers, engine=engine)
+            yield Retraining(self.target, self._training_set(train), kept, retrain=by, workers=workers, engine=engine)
 
     def _verified(
-        self, exact: Exact, chosen: np.ndarray, batch: tuple[Tensor, Tensor], objective: str | Objective | Measure
+        self, exact: Retraining, chosen: np.ndarray, batch: tuple[Tensor, Tensor], objective: str | Objective | Measure
     ) -> Attribution:
         """Effects of removing the ``chosen`` groups: retraining without each, less retraining with all groups.
 
         The target itself is not subtracted: it may have been trained with more threads, and rounding then differs.
         """
-        seconds = exact.estimate()
+        seconds = exact.estimate_seconds()
         cost = "" if seconds is None else f" Each takes about {max(seconds, 0.1):.1f} s."
         progress.note(
             f"Verifying by {len(chosen) + 1} retrainings: {len(chosen)} without one group each, and one with all "

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import ddm
-from ddm.truth.retraining import Exact
+from ddm.truth.retraining import Retraining
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_retraining_without_the_top_half_does_more_than_without_the_bottom_half(
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        exact = Exact(target, data.train, folder)
+        exact = Retraining(target, data.train, folder)
         wins = []
         for index in unsure.tolist():
             question = x[index : index + 1], y[index : index + 1]
@@ -106,7 +106,7 @@ def test_verified_answers_are_those_of_retraining(datamodel, digits, question, t
     assert "3 retrainings: 2 without one group each, and one with all groups" in capsys.readouterr().err
     candidates = [name for name, _ in found.clusters.top(2)]
     assert set(found.verified.names) == set(candidates)
-    exact = Exact(datamodel.target, digits.train, tmp_path)
+    exact = Retraining(datamodel.target, digits.train, tmp_path)
     base = datamodel.target.outputs(question[0][None]).softmax(1)
     for name, effect in found.verified.top(2):
         outputs = exact.outputs([datamodel.partition.members(name)], 0, question[0][None])[0].softmax(1)

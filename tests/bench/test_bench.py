@@ -16,7 +16,7 @@ from ddm.bench.outcome import Outcome
 from ddm.bench.output import Report, format_cell
 from ddm.bench.problem import NO_ROWS, Problem, with_noise
 from ddm.truth.effects import Effects
-from ddm.truth.fidelity import FIGURES
+from ddm.truth.figures import FIGURES
 
 COSTS = ("seconds", "trainings", "query_ms", "seconds of one training", "many", "times faster", "question", "offline")
 COSTS += ("offline in trainings", "beyond")

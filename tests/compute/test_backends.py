@@ -21,7 +21,7 @@ from torch.nn import functional as F
 import ddm
 from ddm.compute import engine
 from ddm.compute.backends import Place
-from ddm.truth.retraining import Exact
+from ddm.truth.retraining import Retraining
 
 ENV = os.environ | {
     "OMP_NUM_THREADS": "1",
@@ -139,7 +139,9 @@ def test_pieces_run_on_the_cluster_with_one_thread_and_get_what_they_share_once(
 def test_retrained_models_come_home_from_a_cluster(dask, small, tmp_path):
     target, samples = small
     removals = [np.array([row, row + 1]) for row in range(3)]
-    here, there = (Exact(target, samples, tmp_path / where[:4], workers=1, engine=where) for where in ("serial", dask))
+    here, there = (
+        Retraining(target, samples, tmp_path / where[:4], workers=1, engine=where) for where in ("serial", dask)
+    )
     for one, other in zip(here.states(removals), there.states(removals), strict=True):
         assert one.keys() == other.keys()
         assert all((one[name] == other[name]).all() for name in one)

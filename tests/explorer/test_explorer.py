@@ -24,7 +24,7 @@ from ddm.explorer import opened as opening
 from ddm.explorer import quota as room
 from ddm.explorer.opened import Opened
 from ddm.explorer.state import OBJECTIVES, State
-from ddm.truth.retraining import Exact
+from ddm.truth.retraining import Retraining
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_the_exact_effect_compares_two_retrainings_not_one_with_the_model(opened
     """A retraining may differ from the model for other reasons than the removal, such as its number of threads."""
     target = opened.datamodel.target
 
-    class Biased(Exact):
+    class Biased(Retraining):
         def _trainer(self):
             def retrain(rows, order):
                 network = target.flat.module(target.theta, target.fixed)
@@ -220,7 +220,7 @@ def test_the_exact_effect_compares_two_retrainings_not_one_with_the_model(opened
 
             return retrain
 
-    monkeypatch.setattr(opening, "Exact", Biased)
+    monkeypatch.setattr(opening, "Retraining", Biased)
     state = State(index=3, remove=(group_of(opened, 3),), objective="logits")
     found = answers.compare(opened, state)
     assert found.effects[1] == pytest.approx(1.0, abs=1e-4)

@@ -24,7 +24,7 @@ import ddm
 import ddm.compute.files
 import ddm.runs.run
 import ddm.truth.audit
-import ddm.truth.fidelity
+import ddm.truth.figures
 from ddm import networks
 from ddm.compute import memory
 from ddm.compute.files import read_json, read_metadata, read_tensors, write_json, write_tensors
@@ -584,7 +584,7 @@ def test_a_manifest_must_name_what_was_trained(run, trained, refused):
 
 def test_an_audit_with_numbers_too_large_is_refused(finished, run, refused):
     figure = {"value": 10**400, "low": 0, "high": 1, "retrain": None, "ceiling": None}
-    figures = {"same run": dict.fromkeys(ddm.truth.fidelity.FIGURES, figure)}
+    figures = {"same run": dict.fromkeys(ddm.truth.figures.FIGURES, figure)}
     audit = ddm.truth.audit.Audit(figures, ("0",), 1, 2, (3, 4), 6, 0.1)
     with refused("not an audit"):
         ddm.truth.audit.Audit.from_dict(vars(audit))

@@ -344,10 +344,8 @@ def test_an_audit_that_has_changed_is_not_believed(run, command):
 
 def test_a_retrained_model_that_has_changed_is_not_used_and_made_again(run, refused):
     datamodel, data = ddm.runs.run.open_run(run)
-    exact, nothing = (
-        ddm.truth.retraining.Exact(datamodel.target, data.train, run / "exact", engine="serial"),
-        np.array([], int),
-    )
+    exact = ddm.truth.retraining.Retraining(datamodel.target, data.train, run / "exact", engine="serial")
+    nothing = np.array([], int)
     before = {name: tensor.clone() for name, tensor in next(exact.states([nothing])).items()}
     path = exact._path(nothing, 0)
     flip(path)

@@ -14,11 +14,10 @@ import ddm
 from ddm.cli.text import describe_audit
 from ddm.compute.terminal import console
 from ddm.report.trust import trust
-from ddm.truth.audit import OTHER, SAME, Audit, compared, stratified
-from ddm.truth.effects import Asked, Effects, predicted, retrained
-from ddm.truth.fidelity import ceilings, values
-from ddm.truth.figures import FIGURES, Figure
-from ddm.truth.retraining import Exact
+from ddm.truth.audit import OTHER, SAME, Audit, compare_effects, draw_stratified
+from ddm.truth.effects import EffectQuery, Effects, measure_effects, predict_effects
+from ddm.truth.figures import FIGURES, Figure, noise_ceilings, score_figures
+from ddm.truth.retraining import Retraining
 
 
 def figure(value, low, high, retrain, ceiling=None):
@@ -56,12 +55,12 @@ def made(other=True, **figures):
 def test_one_group_is_drawn_from_each_range_of_effects(count):
     effects = np.random.default_rng(0).normal(size=20)
     strata = np.array_split(np.argsort(effects), count)
-    drawn = {tuple(stratified(effects, count, seed)) for seed in range(10)}
+    drawn = {tuple(draw_stratified(effects, count, seed)) for seed in range(10)}
     for chosen in drawn:
         assert list(chosen) == sorted(set(chosen))
         assert all(len(np.intersect1d(chosen, stratum)) == 1 for stratum in strata)
     assert (len(drawn) == 1) == (count == 20)
-    assert np.array_equal(stratified(effects, count, 5), stratified(effects, count, 5))
+    assert np.array_equal(draw_stratified(effects, count, 5), draw_stratified(effects, count, 5))
 
 
 # --- figures ---
@@ -76,19 +75,19 @@ def test_each_kind_of_run_is_compared_with_another_retraining(orders):
     random = np.random.default_rng(0)
     truth = random.normal(size=(12, 6))
     found, *true = (effects(truth + random.normal(size=(12, 6))) for _ in range(1 + orders))
-    table = compared(found, true)
-    same = values(found, true[0])
+    table = compare_effects(found, true)
+    same = score_figures(found, true[0])
     assert {name: one["value"] for name, one in table[SAME].items()} == pytest.approx(same)
     assert table[SAME]["oracle_fraction"]["ceiling"] is None
     if orders == 1:
         assert list(table) == [SAME]
         assert all(one["retrain"] is None and one["ceiling"] is None for one in table[SAME].values())
         return
-    assert table[SAME]["rho"]["retrain"] == pytest.approx(values(true[1], true[0])["rho"])
-    assert table[SAME]["lds"]["ceiling"] == pytest.approx(ceilings(true)["lds"])
-    others = [values(found, one)["rho"] for one in true[1:]]
+    assert table[SAME]["rho"]["retrain"] == pytest.approx(score_figures(true[1], true[0])["rho"])
+    assert table[SAME]["lds"]["ceiling"] == pytest.approx(noise_ceilings(true)["lds"])
+    others = [score_figures(found, one)["rho"] for one in true[1:]]
     assert table[OTHER]["rho"]["value"] == pytest.approx(np.mean(others))
-    against = values(true[0], true[1]) if orders == 2 else values(true[2], true[1])
+    against = score_figures(true[0], true[1]) if orders == 2 else score_figures(true[2], true[1])
     assert table[OTHER]["rho"]["retrain"] == pytest.approx(against["rho"])
 
 
@@ -259,7 +258,7 @@ def test_a_figure_that_is_added_to_the_registry_appears_everywhere(capsys, monke
     )
     monkeypatch.setitem(FIGURES, "added", added)
     one = effects(np.random.default_rng(0).normal(size=(5, 4)))
-    audit = replace(made(), figures=compared(one, [one, one]))
+    audit = replace(made(), figures=compare_effects(one, [one, one]))
     assert Audit.from_dict(json.loads(json.dumps(audit.to_dict()))).figures[SAME]["added"]["value"] == 0.3
     assert "do something new (my figure 0.30, another retraining 0.30)" in audit.sentence
     said = shown(audit, capsys)
@@ -322,13 +321,13 @@ def test_an_audit_says_what_its_retrainings_show(audited, digits, tmp_path):
     assert len(list(tmp_path.glob("*.safetensors"))) == (1 + 3) * 3 == found.trainings
     assert found == audited.audit(test, retrain=3, unions=0, seeds=3, directory=tmp_path, workers=1, seed=2)
     groups = np.sort([audited.partition.index(name) for name in found.groups])
-    asked = Asked(test, test, groups, np.zeros((0, 30), dtype=bool))
-    exact = Exact(audited.target, digits.train, tmp_path, workers=1)
-    mine = predicted(audited._clusters, asked)
-    true = [retrained(exact, audited.partition, asked, order) for order in range(3)]
+    asked = EffectQuery(test, test, groups, np.zeros((0, 30), dtype=bool))
+    exact = Retraining(audited.target, digits.train, tmp_path, workers=1)
+    mine = predict_effects(audited._clusters, asked)
+    true = [measure_effects(exact, audited.partition, asked, order) for order in range(3)]
     figures = found.figures[SAME]
-    assert figures["rho"]["value"] == pytest.approx(values(mine, true[0])["rho"])
-    assert figures["rho_global"]["ceiling"] == pytest.approx(ceilings(true)["rho_global"])
+    assert figures["rho"]["value"] == pytest.approx(score_figures(mine, true[0])["rho"])
+    assert figures["rho_global"]["ceiling"] == pytest.approx(noise_ceilings(true)["rho_global"])
     assert figures["lds"]["value"] is None
     regression = (mine.margin * true[0].margin).sum() / np.square(mine.margin).sum()
     assert figures["slope"]["value"] == pytest.approx(regression)

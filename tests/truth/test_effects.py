@@ -11,8 +11,8 @@ import ddm
 import ddm.groups.partition
 from ddm.data import Samples
 from ddm.truth import effects
-from ddm.truth.effects import Asked
-from ddm.truth.retraining import Exact
+from ddm.truth.effects import EffectQuery
+from ddm.truth.retraining import Retraining
 
 LABELS = torch.tensor([0, 2, 1, 1])
 
@@ -83,11 +83,11 @@ def test_saturated_logits_stay_finite():
 def asked(digits):
     unions = np.zeros((2, 30), dtype=bool)
     unions[0, [1, 4, 20]] = unions[1, 3:9] = True
-    return Asked(digits.test[:12], digits.validation[:20], np.arange(30), unions)
+    return EffectQuery(digits.test[:12], digits.validation[:20], np.arange(30), unions)
 
 
 def test_single_groups_are_removed_before_unions(asked):
-    few = Asked(asked.test, asked.validation, np.array([4, 1]), asked.unions)
+    few = EffectQuery(asked.test, asked.validation, np.array([4, 1]), asked.unions)
     assert few.removed.dtype == bool
     assert [np.flatnonzero(row).tolist() for row in few.removed] == [[4], [1], [1, 4, 20], [3, 4, 5, 6, 7, 8]]
     assert torch.equal(few.inputs(), torch.cat([asked.test.batch()[0], asked.validation.batch()[0]]))
@@ -98,7 +98,7 @@ def test_single_groups_are_removed_before_unions(asked):
 
 @pytest.fixture(scope="module")
 def predicted(datamodel, asked):
-    return effects.predicted(datamodel._clusters, asked)
+    return effects.predict_effects(datamodel._clusters, asked)
 
 
 def test_predicted_effects_are_those_that_attribute_says(datamodel, asked, predicted):
@@ -123,7 +123,9 @@ def test_predicted_margins_are_those_of_the_counterfactual_networks(datamodel, a
 
 def test_the_effects_of_some_groups_are_rows_of_all(datamodel, asked, predicted):
     chosen = np.array([2, 11, 29])
-    alone = effects.predicted(datamodel._clusters, Asked(asked.test, asked.validation, chosen, asked.unions))
+    alone = effects.predict_effects(
+        datamodel._clusters, EffectQuery(asked.test, asked.validation, chosen, asked.unions)
+    )
     of = predicted.of(chosen)
     for name in ("shift", "margin", "validation", "unions", "base"):
         assert getattr(of, name) == pytest.approx(getattr(alone, name), rel=1e-4, abs=1e-6)
@@ -160,8 +162,8 @@ def test_retrained_effects_of_a_model_with_a_closed_form(tmp_path):
     recorder.snapshot()
     partition = ddm.groups.partition.given(samples, np.arange(24) // 2 % 4)
     groups, union = np.array([3, 1]), np.array([[True, False, False, True]])
-    asked = Asked(samples[:5], samples[5:16], groups, union)
-    exact = Exact(recorder.target(), samples, tmp_path, retrain=means, workers=1)
+    asked = EffectQuery(samples[:5], samples[5:16], groups, union)
+    exact = Retraining(recorder.target(), samples, tmp_path, retrain=means, workers=1)
     removed = [*(partition.rows(k) for k in groups), np.union1d(partition.rows(0), partition.rows(3))]
 
     def expected(rows, order):
@@ -171,7 +173,7 @@ def test_retrained_effects_of_a_model_with_a_closed_form(tmp_path):
         return softmax(scores), margin, np.log1p(np.exp(-margin))
 
     for order in (0, 1):
-        found = effects.retrained(exact, partition, asked, order)
+        found = effects.measure_effects(exact, partition, asked, order)
         base, before, loss_before = expected([], order)
         assert found.base == pytest.approx(before[:5], rel=1e-4)
         for row, rows in enumerate(removed):
@@ -190,8 +192,8 @@ def test_retrained_effects_are_those_of_training_again_in_the_same_batch_order(t
     target = ddm.train(network, data.train, recipe)
     partition = ddm.groups.partition.classwise(data.train)
     nothing = np.zeros((0, 10), dtype=bool)
-    asked = Asked(data.test[:6], data.validation[:9], np.array([4]), nothing)
-    found = effects.retrained(Exact(target, data.train, tmp_path, workers=1), partition, asked, 1)
+    asked = EffectQuery(data.test[:6], data.validation[:9], np.array([4]), nothing)
+    found = effects.measure_effects(Retraining(target, data.train, tmp_path, workers=1), partition, asked, 1)
     x, y = asked.test.batch()
     again = ddm.Recipe(epochs=2, batch_size=32, seed=1)
     base, without = (

@@ -19,7 +19,7 @@ import ddm
 import ddm.groups.partition
 from ddm.compute.files import read_tensors
 from ddm.networks.flat import state_of
-from ddm.truth.retraining import Exact, group_rows
+from ddm.truth.retraining import Retraining, group_rows
 
 RECIPE = ddm.Recipe(epochs=2, batch_size=32)
 NOTHING = np.array([], dtype=np.int64)
@@ -48,7 +48,7 @@ def models(folder):
 
 
 def test_it_is_training_without_the_rows_bit_for_bit(target, samples, tmp_path):
-    exact = Exact(target, samples, tmp_path, workers=1)
+    exact = Retraining(target, samples, tmp_path, workers=1)
     for order in (0, 1):
         recipe = replace(RECIPE, seed=order)
         for state, rows in zip(exact.states([NOTHING, ROWS], order), (None, ROWS), strict=True):
@@ -56,7 +56,7 @@ def test_it_is_training_without_the_rows_bit_for_bit(target, samples, tmp_path):
 
 
 def test_the_targets_own_batch_order_gives_the_target_itself(target, samples, tmp_path):
-    state, other = (next(Exact(target, samples, tmp_path, workers=1).states([NOTHING], order)) for order in (0, 1))
+    state, other = (next(Retraining(target, samples, tmp_path, workers=1).states([NOTHING], order)) for order in (0, 1))
     assert same_tensors(state, target.trajectory[-1])
     assert not same_tensors(other, state)
 
@@ -69,7 +69,7 @@ def test_a_union_of_groups_is_the_union_of_their_rows(target, samples, tmp_path)
     assert union.tolist() == np.union1d(partition.members("2"), partition.members("7")).tolist()
     assert single.tolist() == partition.members("3").tolist()
     x, _ = samples[:6].batch()
-    outputs = Exact(target, samples, tmp_path, workers=1).outputs([union, single], 0, x)
+    outputs = Retraining(target, samples, tmp_path, workers=1).outputs([union, single], 0, x)
     assert outputs.shape == (2, 6, 10)
     for found, rows in zip(outputs, (union, single), strict=True):
         assert torch.equal(found, ddm.train(tiny(), samples, RECIPE, without=rows).outputs(x))
@@ -79,7 +79,7 @@ def test_outputs_use_the_statistics_of_the_retrained_model(samples, tmp_path):
     network = tiny(norm="batch")
     target = ddm.train(network, samples, RECIPE)
     x, _ = samples[:6].batch()
-    found = Exact(target, samples, tmp_path, workers=1).outputs([ROWS], 0, x)[0]
+    found = Retraining(target, samples, tmp_path, workers=1).outputs([ROWS], 0, x)[0]
     again = ddm.train(network, samples, RECIPE, without=ROWS).network.eval()
     assert torch.equal(found, again(x).detach())
 
@@ -116,7 +116,7 @@ def own(tmp_path):
 def test_a_target_of_a_loop_of_ones_own_is_retrained_by_it(own, tmp_path):
     target, samples, loop = own
     x, _ = samples[:3].batch()
-    outputs = Exact(target, samples, tmp_path, retrain=loop, workers=1).outputs([NOTHING, ROWS - 10], 2, x)
+    outputs = Retraining(target, samples, tmp_path, retrain=loop, workers=1).outputs([NOTHING, ROWS - 10], 2, x)
     expected = target.outputs(x)
     assert torch.allclose(outputs[0], expected + torch.tensor([0.0, 2.0]))
     assert torch.allclose(outputs[1], expected + torch.tensor([20.0, 2.0]))
@@ -125,25 +125,25 @@ def test_a_target_of_a_loop_of_ones_own_is_retrained_by_it(own, tmp_path):
 def test_without_its_loop_it_cannot_be_retrained(own, tmp_path, refused):
     target, samples, _ = own
     with refused("loop of your own", "by=", "retrain=", "positions"):
-        Exact(target, samples, tmp_path)
+        Retraining(target, samples, tmp_path)
 
 
 def test_models_are_kept_as_soon_as_they_are_made_and_made_once(own, tmp_path):
     target, samples, loop = own
     removals = [np.array([3, 1, 2]), NOTHING, np.array([7])]
-    exact = Exact(target, samples, tmp_path, retrain=loop, workers=1)
-    exact.make(removals, [0, 1])
+    exact = Retraining(target, samples, tmp_path, retrain=loop, workers=1)
+    exact.run(removals, [0, 1])
     assert loop.seen == [0, 1, 2, 3, 4, 5]
     assert sorted(loop.asked) == sorted((sorted(rows.tolist()), order) for rows in removals for order in (0, 1))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    for again in (exact, Exact(target, samples, tmp_path, retrain=loop, workers=1)):
-        again.make([*removals, np.array([2, 3, 1])], [1, 0])  # in any order
+    for again in (exact, Retraining(target, samples, tmp_path, retrain=loop, workers=1)):
+        again.run([*removals, np.array([2, 3, 1])], [1, 0])  # in any order
         list(again.states(removals, 1))
-        again.seconds(removals)
+        again.mean_seconds(removals)
         again.outputs(removals, 0, samples.batch()[0])
     assert len(loop.asked) == 6
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
-    assert exact.bytes(removals) == len(removals) * (4 + 2) * 4  # Linear(2, 2) in single precision
+    assert exact.parameter_bytes(removals) == len(removals) * (4 + 2) * 4  # Linear(2, 2) in single precision
 
 
 def softer(logits, labels):
@@ -170,20 +170,20 @@ def frozen():
     ids=["lr", "momentum", "loss", "data", "first weights", "pooling", "frozen part"],
 )
 def test_models_of_another_training_are_not_taken_for_these(target, samples, tmp_path, network, change):
-    Exact(target, samples, tmp_path, workers=1).make([ROWS], [0])
+    Retraining(target, samples, tmp_path, workers=1).run([ROWS], [0])
     used = samples
     if "data" in change:
         used = replace(samples, labels=samples.labels.roll(1))
     how = {"recipe": change.get("recipe", RECIPE), "loss": change.get("loss", F.cross_entropy)}
     other = ddm.train(network(), used, **how)
-    state = next(Exact(other, used, tmp_path, workers=1).states([ROWS]))
+    state = next(Retraining(other, used, tmp_path, workers=1).states([ROWS]))
     assert same_tensors(state, state_of(ddm.train(network(), used, without=ROWS, **how).network))
     assert len(models(tmp_path)) == 2
 
 
 def test_a_truncated_model_is_named_not_used(target, samples, tmp_path, refused):
-    exact = Exact(target, samples, tmp_path, workers=1)
-    exact.make([ROWS], [0])
+    exact = Retraining(target, samples, tmp_path, workers=1)
+    exact.run([ROWS], [0])
     path = next(tmp_path.glob("*.safetensors"))
     path.write_bytes(path.read_bytes()[:-7])
     with refused(path.name, "delete it, and it is made again"):
@@ -191,8 +191,8 @@ def test_a_truncated_model_is_named_not_used(target, samples, tmp_path, refused)
 
 
 def test_what_a_killed_writer_left_is_not_read(target, samples, tmp_path):
-    exact = Exact(target, samples, tmp_path, workers=1)
-    exact.make([ROWS], [0])
+    exact = Retraining(target, samples, tmp_path, workers=1)
+    exact.run([ROWS], [0])
     path = next(tmp_path.glob("*.safetensors"))
     path.rename(tmp_path / f".{path.name}.half")
     (tmp_path / f".{path.name}.half").write_bytes(b"half")
@@ -203,11 +203,11 @@ KILLED = """
 import sys
 import numpy as np
 import ddm
-from ddm.truth.retraining import Exact
+from ddm.truth.retraining import Retraining
 samples = ddm.datasets.load("digits", limit=120).train
 recipe = ddm.Recipe(epochs=2, batch_size=32)
 target = ddm.train(ddm.networks.ConvNet(width=4, depth=1), samples, recipe)
-Exact(target, samples, sys.argv[1], workers=1).make([np.array([row]) for row in range(60)], [0])
+Retraining(target, samples, sys.argv[1], workers=1).run([np.array([row]) for row in range(60)], [0])
 """
 
 
@@ -228,7 +228,7 @@ def test_killed_work_goes_on_to_the_same_results(target, samples, tmp_path):
     kept = {path: path.stat().st_mtime_ns for path in killed.glob("*.safetensors")}
     assert 3 <= len(kept) < len(removals)
     for folder in (killed, whole):
-        Exact(target, samples, folder, workers=1).make(removals, [0])
+        Retraining(target, samples, folder, workers=1).run(removals, [0])
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert models(killed) == models(whole)
     assert len(models(whole)) == len(removals)
@@ -301,16 +301,16 @@ def helper(value):
 )
 def test_models_of_a_loop_whose_code_has_changed_are_made_again(own, tmp_path, first, second):
     target, samples, _ = own
-    Exact(target, samples, tmp_path, retrain=first, workers=1).make([ROWS - 10], [0])
-    assert Exact(target, samples, tmp_path, retrain=first, workers=1).missing([ROWS - 10]) == 0
-    assert Exact(target, samples, tmp_path, retrain=second, workers=1).missing([ROWS - 10]) == 1
+    Retraining(target, samples, tmp_path, retrain=first, workers=1).run([ROWS - 10], [0])
+    assert Retraining(target, samples, tmp_path, retrain=first, workers=1).count_missing([ROWS - 10]) == 0
+    assert Retraining(target, samples, tmp_path, retrain=second, workers=1).count_missing([ROWS - 10]) == 1
 
 
 def test_models_of_a_loop_that_moved_in_its_file_are_found_again(own, tmp_path):
     target, samples, _ = own
-    Exact(target, samples, tmp_path, retrain=function(BODY), workers=1).make([ROWS - 10], [0])
+    Retraining(target, samples, tmp_path, retrain=function(BODY), workers=1).run([ROWS - 10], [0])
     moved = function(f"\n\n    {BODY}")
-    assert Exact(target, samples, tmp_path, retrain=moved, workers=1).missing([ROWS - 10]) == 0
+    assert Retraining(target, samples, tmp_path, retrain=moved, workers=1).count_missing([ROWS - 10]) == 0
 
 
 def test_models_of_a_loop_that_asks_the_target_are_found_again(own, tmp_path):
@@ -322,9 +322,9 @@ def test_models_of_a_loop_that_asks_the_target_are_found_again(own, tmp_path):
         return target.flat.module(target.theta, target.fixed)
 
     for missing in (1, 0):
-        exact = Exact(target, samples, tmp_path, retrain=retrain, workers=1)
-        assert exact.missing([ROWS - 10]) == missing
-        exact.make([ROWS - 10], [0])
+        exact = Retraining(target, samples, tmp_path, retrain=retrain, workers=1)
+        assert exact.count_missing([ROWS - 10]) == missing
+        exact.run([ROWS - 10], [0])
 
 
 def test_models_made_with_a_loss_whose_code_has_changed_are_made_again(target, samples, tmp_path):
@@ -333,9 +333,9 @@ def test_models_made_with_a_loss_whose_code_has_changed_are_made_again(target, s
         known = {"F": F}
         exec(f"def mine(logits, labels):\n    return {factor} * F.cross_entropy(logits, labels)", known)
         other = ddm.Target(target.network, target.trajectory, known["mine"], target.recipe, data=target.data)
-        exact = Exact(other, samples, tmp_path, workers=1)
-        missing.append(exact.missing([ROWS]))
-        exact.make([ROWS], [0])
+        exact = Retraining(other, samples, tmp_path, workers=1)
+        missing.append(exact.count_missing([ROWS]))
+        exact.run([ROWS], [0])
     assert missing == [1, 0, 1]
 
 
@@ -353,9 +353,9 @@ def test_the_code_of_a_loop_has_the_same_name_in_another_process():
 def test_a_folder_stays_where_it_was_when_the_caller_moves(own, tmp_path, monkeypatch):
     target, samples, loop = own
     monkeypatch.chdir(tmp_path)
-    exact = Exact(target, samples, "models", retrain=loop, workers=1)
+    exact = Retraining(target, samples, "models", retrain=loop, workers=1)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    exact.make([ROWS - 10], [0])
+    exact.run([ROWS - 10], [0])
     assert len(models(tmp_path / "models")) == 1
     assert os.listdir() == []

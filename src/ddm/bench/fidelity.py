@@ -9,10 +9,9 @@ from ddm.bench.outcome import Outcome
 from ddm.bench.output import Report, Row
 from ddm.bench.problem import Problem
 from ddm.groups.partition import Partition
-from ddm.truth.audit import OTHER, SAME, compared
+from ddm.truth.audit import OTHER, SAME, compare_effects
 from ddm.truth.effects import Effects
-from ddm.truth.fidelity import ceilings
-from ddm.truth.figures import FIGURES
+from ddm.truth.figures import FIGURES, noise_ceilings
 
 METHODS = [name for name in TITLES if name not in ("ddm-sequence", "retrain")]
 
@@ -64,7 +63,7 @@ def method_row(problem: Problem, name: str, outcome: Outcome) -> Row:
 
 def fidelity_figures(predicted: Effects, problem: Problem) -> Row:
     """Every figure of predicted effects, against the same batch order and against others (``other_…``)."""
-    table = compared(predicted, problem.truth, problem.setup.seed)
+    table = compare_effects(predicted, problem.truth, problem.setup.seed)
     values: Row = {}
     for run, prefix in ((SAME, ""), (OTHER, "other_")):
         for name in FIGURES:
@@ -75,7 +74,7 @@ def fidelity_figures(predicted: Effects, problem: Problem) -> Row:
                 f"{prefix}{name}_high": figure["high"],
                 f"{prefix}retrain_{name}": figure["retrain"],
             }
-    return values | {f"ceiling_{name}": value for name, value in ceilings(problem.truth).items()}
+    return values | {f"ceiling_{name}": value for name, value in noise_ceilings(problem.truth).items()}
 
 
 def cost_columns(problem: Problem, outcome: Outcome) -> Row:
@@ -93,7 +92,7 @@ def cost_columns(problem: Problem, outcome: Outcome) -> Row:
 def retrain_row(problem: Problem) -> Row:
     """The figures of K retrainings with another batch order, one without each group."""
     removals = problem.single_groups
-    seconds = problem.exact.seconds(removals, 1) * len(removals)
+    seconds = problem.exact.mean_seconds(removals, 1) * len(removals)
     figures = fidelity_figures(problem.truth[1], problem)
     return {
         "method": "retrain",
@@ -103,7 +102,7 @@ def retrain_row(problem: Problem) -> Row:
         "seconds": seconds,
         "trainings": seconds / problem.training_seconds,
         "query_ms": None,
-        "bytes": problem.exact.bytes(removals, 1),
+        "bytes": problem.exact.parameter_bytes(removals, 1),
     }
 
 
@@ -115,7 +114,7 @@ def shared_facts(problem: Problem) -> Row:
         "parameters": problem.target.flat.size,
         "groups": len(problem.partition),
         "batch orders": problem.setup.orders,
-        **{f"ceiling_{name}": value for name, value in ceilings(problem.truth).items()},
+        **{f"ceiling_{name}": value for name, value in noise_ceilings(problem.truth).items()},
     }
 
 

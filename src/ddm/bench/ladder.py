@@ -20,7 +20,7 @@ from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.distil import distil
 from ddm.distil.response.solve import Responses
 from ddm.training.target import Target
-from ddm.truth.effects import predicted
+from ddm.truth.effects import predict_effects
 
 Rung = Callable[[Problem], Outcome]
 
@@ -73,7 +73,7 @@ def _synset_outcome(problem: Problem, **changes: Any) -> Outcome:
         problem.target, problem.train, replace(problem.partition, parents=None), replace(base, **changes)
     )
     cost = Cost(time.perf_counter() - started, 0.0, synset.nbytes)
-    return Outcome(predicted(Counterfactuals(problem.target, synset), problem.effect_query), cost)
+    return Outcome(predict_effects(Counterfactuals(problem.target, synset), problem.effect_query), cost)
 
 
 def _response_rung(**options: Any) -> Rung:

@@ -73,7 +73,7 @@ _MOST_STEPS = 1024
 
 def run(problem: Problem) -> Report:
     """Measure the accuracy at both ends of the trajectory, reached by training on the synsets alone."""
-    problem.exact.make([NO_ROWS, *_class_rows(problem)], [0])
+    problem.exact.run([NO_ROWS, *_class_rows(problem)], [0])
     rows = cached_rows(problem, "matching", compute_row, list(TITLES))
     paper = _PAPER.get(problem.setup.data, {})
     return Report(
@@ -127,7 +127,7 @@ def _retraining(problem: Problem) -> tuple[Row, float]:
     logits = problem.exact.outputs(removals, 0, problem.data.test.batch()[0])
     pairs = zip(logits, _classes(problem), strict=True)
     accuracies = [_accuracy_in_and_out(*pair, problem.data.test.labels) for pair in pairs]
-    return _mean_accuracies("once", accuracies), problem.exact.seconds(removals) * len(removals)
+    return _mean_accuracies("once", accuracies), problem.exact.mean_seconds(removals) * len(removals)
 
 
 def _synset_training(problem: Problem, method: str) -> tuple[Row, float]:

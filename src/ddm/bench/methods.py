@@ -20,7 +20,7 @@ from ddm.datamodel import DistilledDatamodel
 from ddm.distil import Settings, paper, private
 from ddm.distil.blocks import Block
 from ddm.distil.response.matching import ResponseMatching
-from ddm.truth.effects import Effects, log_odds, predicted
+from ddm.truth.effects import Effects, log_odds, predict_effects
 
 TITLES = {
     "random": "random",
@@ -83,7 +83,7 @@ def _run_datamodel(problem: Problem, method: str) -> Outcome:
     settings = settings_of(problem, method)
     datamodel = problem.datamodel(settings)
     cost = Cost(problem.matching_seconds(settings), _query_seconds(problem, datamodel), datamodel.synset.nbytes)
-    return Outcome(predicted(Counterfactuals(problem.target, datamodel.synset), problem.effect_query), cost)
+    return Outcome(predict_effects(Counterfactuals(problem.target, datamodel.synset), problem.effect_query), cost)
 
 
 def _run_response(problem: Problem) -> Outcome:
@@ -101,7 +101,7 @@ def displacement_outcome(problem: Problem, find_displacements: Callable[[Problem
     started = time.perf_counter()
     displacements = find_displacements(problem)
     cost = Cost(time.perf_counter() - started, 0.0, displacements.nbytes)
-    return Outcome(predicted(Models(problem.target, displacements), problem.effect_query), cost)
+    return Outcome(predict_effects(Models(problem.target, displacements), problem.effect_query), cost)
 
 
 def _query_seconds(problem: Problem, datamodel: DistilledDatamodel) -> float:

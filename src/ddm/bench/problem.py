@@ -31,8 +31,8 @@ from ddm.errors import InputError
 from ddm.groups.partition import Partition, make_partition
 from ddm.training.loop import train
 from ddm.training.target import Loss, Target
-from ddm.truth.effects import Asked, Effects, retrained
-from ddm.truth.retraining import Exact, group_rows
+from ddm.truth.effects import EffectQuery, Effects, measure_effects
+from ddm.truth.retraining import Retraining, group_rows
 
 NOISY_SHARE = 0.2
 
@@ -137,16 +137,16 @@ class Problem:
         return make_partition(self.target, self.train, self.setup.partition, self.setup.clusters, seed=self.setup.seed)
 
     @cached_property
-    def exact(self) -> Exact:
+    def exact(self) -> Retraining:
         """Retrains the target, and caches the retrained models."""
-        return Exact(self.target, self.train, self.target_folder / "exact", engine=self.engine)
+        return Retraining(self.target, self.train, self.target_folder / "exact", engine=self.engine)
 
     @cached_property
-    def effect_query(self) -> Asked:
+    def effect_query(self) -> EffectQuery:
         """The effects to predict: those of every group and of random unions of groups."""
         count = len(self.partition)
         unions = designs.random(count, self.setup.unions, seed=self.setup.seed)
-        return Asked(self.test, self.validation, np.arange(count), unions)
+        return EffectQuery(self.test, self.validation, np.arange(count), unions)
 
     @cached_property
     def score_request(self) -> ScoreRequest:
@@ -157,13 +157,15 @@ class Problem:
     def truth(self) -> list[Effects]:
         """True effects from retraining, one for each batch order."""
         removals = [NO_ROWS, *group_rows(self.partition, self.effect_query.removed)]
-        self.exact.make(removals, range(self.setup.orders))
-        return [retrained(self.exact, self.partition, self.effect_query, order) for order in range(self.setup.orders)]
+        self.exact.run(removals, range(self.setup.orders))
+        return [
+            measure_effects(self.exact, self.partition, self.effect_query, order) for order in range(self.setup.orders)
+        ]
 
     @cached_property
     def training_seconds(self) -> float:
         """Seconds of one training of the target on one thread, measured where the retrainings ran."""
-        return self.exact.seconds([NO_ROWS])
+        return self.exact.mean_seconds([NO_ROWS])
 
     def datamodel(self, settings: Settings) -> DistilledDatamodel:
         """Fit a datamodel of the target; its synsets and the seconds it took are cached."""

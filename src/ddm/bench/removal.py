@@ -62,7 +62,7 @@ def accuracies(
 ) -> dict[str, Row]:
     """Test accuracy in % without the rows of each removal, by method and column: mean and spread over batch orders."""
     everything = [NO_ROWS, *(rows for columns in removals.values() for rows in columns.values())]
-    problem.exact.make(everything, orders)
+    problem.exact.run(everything, orders)
     table = {}
     for method, columns in removals.items():
         row: Row = {}

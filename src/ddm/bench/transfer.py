@@ -35,7 +35,7 @@ from ddm.training.loop import train
 from ddm.training.recipe import Recipe
 from ddm.training.target import Target, accuracy_of, hash_of_state
 from ddm.truth.figures import mean_spearman
-from ddm.truth.retraining import Exact, group_rows
+from ddm.truth.retraining import Retraining, group_rows
 
 WEIGHT, TEMPERATURE, BALANCE = 0.08, 4.0, 0.9
 """ω and T of undistillation; α of distillation, which uses the same T."""
@@ -144,9 +144,9 @@ class TeacherStudy:
         return make_partition(self.teacher, self.problem.train, setup.partition, clusters, seed=setup.seed)
 
     @cached_property
-    def exact(self) -> Exact:
+    def exact(self) -> Retraining:
         """Retrains the teacher."""
-        return Exact(self.teacher, self.problem.train, self.folder / "exact", engine=self.problem.engine)
+        return Retraining(self.teacher, self.problem.train, self.folder / "exact", engine=self.problem.engine)
 
     @cached_property
     def objective(self) -> Objective:
@@ -166,7 +166,7 @@ class TeacherStudy:
             effects = self._exact_effects() if method == "exact" else self._datamodel_effects(method, path)
             seconds = time.perf_counter() - started
             if method == "exact":
-                seconds = self.exact.seconds(self.groups()) * len(self.partition)
+                seconds = self.exact.mean_seconds(self.groups()) * len(self.partition)
             write_json(path, {"effects": effects, "seconds": seconds})
         row: Row = read_table(path)
         return row
@@ -253,7 +253,7 @@ def run(problem: Problem) -> Report:
     """Measure the accuracy of students whose teacher was trained without the groups that make it hard to distil."""
     study = TeacherStudy(problem)
     orders = range(problem.setup.orders)
-    study.exact.make([NO_ROWS], orders)
+    study.exact.run([NO_ROWS], orders)
     effects = {method: study.group_effects(method) for method in TITLES if method != "random"}
     removals = [
         (removed_rows(study, effects, method, percentage, order), order)
@@ -262,7 +262,7 @@ def run(problem: Problem) -> Report:
         for order in orders
     ]
     for order in orders:
-        study.exact.make([rows for rows, own_order in removals if own_order == order], [order])
+        study.exact.run([rows for rows, own_order in removals if own_order == order], [order])
     full = [(NO_ROWS, order) for order in orders]
     study.students_without([*full, *removals])
     before = float(np.mean([study.student_accuracy(state) for state in study.students_without(full)]))

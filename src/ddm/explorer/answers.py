@@ -258,7 +258,7 @@ def seconds_of_comparing(opened: Opened, state: State) -> float | None:
     """About how long a comparison takes: the time of the retrainings that have not been made yet."""
     if opened.seconds is None:
         return None
-    return opened.seconds * opened.exact().missing(_removals(opened, state))
+    return opened.seconds * opened.exact().count_missing(_removals(opened, state))
 
 
 def _measured(measured: Objective, logits: Tensor, base: Tensor, y: Tensor) -> list[float]:

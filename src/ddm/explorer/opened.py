@@ -16,7 +16,7 @@ from ddm.datamodel import DistilledDatamodel
 from ddm.errors import InputError
 from ddm.explorer.quota import Room
 from ddm.runs.store import EXACT
-from ddm.truth.retraining import Exact
+from ddm.truth.retraining import Retraining
 
 MOST_TESTED = 2000
 """Test images that are offered and counted; of larger test sets so many, evenly spaced."""
@@ -75,15 +75,15 @@ class Opened:
         """Whether a group can be removed: its matching was not stopped."""
         return group not in self.datamodel.synset.stopped
 
-    def exact(self) -> Exact:
+    def exact(self) -> Retraining:
         """Retraining, its models kept in the run. One process: the page shows how long it takes."""
-        return Exact(self.datamodel.target, self.data.train, self.run / EXACT, workers=1)
+        return Retraining(self.datamodel.target, self.data.train, self.run / EXACT, workers=1)
 
     @cached_property
     def seconds(self) -> float | None:
         """About how long one retraining takes."""
         with self.lock:
-            return self.exact().estimate()
+            return self.exact().estimate_seconds()
 
     def _without(self, remove: tuple[str, ...]) -> nn.Module:
         """The model without some groups."""

@@ -16,10 +16,9 @@ from ddm.data.samples import Samples
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
 from ddm.plots import html
-from ddm.truth.effects import Asked, Effects, predicted, retrained
-from ddm.truth.fidelity import ceilings, scored, values
-from ddm.truth.figures import FIGURES, Figure, label_of
-from ddm.truth.retraining import Exact, group_rows
+from ddm.truth.effects import EffectQuery, Effects, measure_effects, predict_effects
+from ddm.truth.figures import FIGURES, Figure, estimate_figures, label_of, noise_ceilings, score_figures
+from ddm.truth.retraining import Retraining, group_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -129,7 +128,7 @@ def _check(audit: Audit) -> None:
 def audit(
     models: Counterfactuals,
     partition: Partition,
-    exact: Exact,
+    exact: Retraining,
     test: Samples,
     validation: Samples,
     *,
@@ -146,31 +145,33 @@ def audit(
     count = groups if unions is None else unions
     check_most(unions=count, seeds=orders, retrainings=(1 + min(groups, len(partition)) + count) * orders)
     together = designs.random(len(partition), max(1, count), seed=seed)[:count]
-    everything = Asked(test, validation, np.arange(len(partition)), together)
-    found = predicted(models, everything)
-    chosen = stratified(found.shift.mean(1), min(groups, len(partition)), seed)
-    asked = Asked(test, validation, chosen, together)
+    everything = EffectQuery(test, validation, np.arange(len(partition)), together)
+    found = predict_effects(models, everything)
+    chosen = draw_stratified(found.shift.mean(1), min(groups, len(partition)), seed)
+    asked = EffectQuery(test, validation, chosen, together)
     removals = [_NOTHING, *group_rows(partition, asked.removed)]
-    exact.make(removals, range(orders))
-    true = [retrained(exact, partition, asked, order) for order in range(orders)]
+    exact.run(removals, range(orders))
+    true = [measure_effects(exact, partition, asked, order) for order in range(orders)]
     return Audit(
-        figures=compared(found.of(chosen), true, seed),
+        figures=compare_effects(found.of(chosen), true, seed),
         groups=tuple(partition.names[k] for k in chosen),
         unions=len(together),
         orders=orders,
         samples=(len(test), len(validation)),
         trainings=len({rows.tobytes() for rows in removals}) * orders,  # a union may be a single group
-        seconds=exact.seconds(removals),
+        seconds=exact.mean_seconds(removals),
     )
 
 
-def compared(found: Effects, true: list[Effects], seed: int = 0) -> dict[str, dict[str, dict[str, float | None]]]:
+def compare_effects(
+    found: Effects, true: list[Effects], seed: int = 0
+) -> dict[str, dict[str, dict[str, float | None]]]:
     """Figures of predicted effects against each kind of run, beside another retraining's and the ceiling.
 
     true: from the target's own batch order first, then from others
     """
     same, *others = true
-    ceiling = ceilings(true)
+    ceiling = noise_ceilings(true)
     table = {
         SAME: _row(found, [same], [others[0]] if others else [], ceiling, seed),
     }
@@ -184,8 +185,8 @@ def _row(
     found: Effects, true: list[Effects], witnesses: list[Effects], ceiling: Mapping[str, float], seed: int
 ) -> dict[str, dict[str, float | None]]:
     """Figures against each of some retrainings, averaged; ``witnesses`` are the other retrainings to compare with."""
-    mine = [scored(found, one, seed=seed) for one in true]
-    theirs = [values(witness, one) for witness, one in zip(witnesses, true, strict=False)]
+    mine = [estimate_figures(found, one, seed=seed) for one in true]
+    theirs = [score_figures(witness, one) for witness, one in zip(witnesses, true, strict=False)]
     return {
         name: {
             "value": _mean([one[name].value for one in mine]),
@@ -198,7 +199,7 @@ def _row(
     }
 
 
-def stratified(effects: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
+def draw_stratified(effects: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
     """``count`` of the groups, one at random from each of as many ranges of their predicted effects ``(K,)``."""
     generator = np.random.default_rng(seed)
     strata = np.array_split(np.argsort(effects, kind="stable"), count)

@@ -1,6 +1,6 @@
 """Effects of removing groups on test samples: as a datamodel predicts them, and as retraining shows them.
 
-An effect is a value without a group less the value with all: positive = removing it raises the value.
+effect = value without a group − value with all groups: positive means that removing the group raises the value.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from ddm.counterfactual import designs
 from ddm.counterfactual.displaced import Models
 from ddm.data.samples import Samples
 from ddm.groups.partition import Partition
-from ddm.truth.retraining import NO_ROWS, Exact, group_rows
+from ddm.truth.retraining import NO_ROWS, Retraining, group_rows
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What effects are asked about.
+class EffectQuery:
+    """Which effects to compute: on which samples, of removing which groups.
 
-    test:       m samples, each of them
-    validation: samples whose mean loss counts
+    test:       m samples; effects are computed for each one
+    validation: samples; effects are computed on their mean loss
     groups:     numbers of the groups that are removed one at a time ``(G,)``
-    unions:     groups that are removed together ``(U, K)``, as booleans
+    unions:     sets of groups that are removed together ``(U, K)``, as booleans
     """
 
     test: Samples
@@ -48,11 +48,11 @@ class Asked:
 
 @dataclass(frozen=True, eq=False)
 class Effects:
-    """What removing groups does, predicted or true, on m test samples.
+    """What removing groups does to m test samples, predicted or true.
 
-    shift:      Dist_1 of each single group ``(K, m)``, or whatever orders groups as it does
-    margin:     change of the correct class's log-odds, without each single group ``(K, m)``
-    validation: change of the mean validation loss, without each single group ``(K,)``
+    shift:      Dist_1 of each single group ``(K, m)``, or any score that orders groups as Dist_1 does
+    margin:     change of the correct class's log-odds without each single group ``(K, m)``
+    validation: change of the mean validation loss without each single group ``(K,)``
     unions:     change of the log-odds without each of U unions of groups ``(U, m)``
     base:       the log-odds with all groups ``(m,)``
     """
@@ -64,34 +64,34 @@ class Effects:
     base: np.ndarray
 
     def of(self, groups: np.ndarray) -> Effects:
-        """The effects of some groups alone."""
+        """The effects of these groups only; unions stay."""
         return Effects(self.shift[groups], self.margin[groups], self.validation[groups], self.unions, self.base)
 
 
-def predicted(models: Models, asked: Asked) -> Effects:
-    """What models without groups say."""
-    x = asked.inputs()
-    outputs = (logits.cpu() for stack in models.stacks(asked.removed, x) for logits in stack)
-    return _effects(outputs, next(outputs), asked)
+def predict_effects(models: Models, query: EffectQuery) -> Effects:
+    """Effects as the models of a datamodel predict them."""
+    x = query.inputs()
+    outputs = (logits.cpu() for stack in models.stacks(query.removed, x) for logits in stack)
+    return _effects(outputs, next(outputs), query)
 
 
-def retrained(exact: Exact, partition: Partition, asked: Asked, order: int) -> Effects:
-    """What retraining with one batch order shows, against retraining with all groups in the same order."""
-    removals = [NO_ROWS, *group_rows(partition, asked.removed)]
-    base, *outputs = exact.outputs(removals, order, asked.inputs())
-    return _effects(outputs, base, asked)
+def measure_effects(retraining: Retraining, partition: Partition, query: EffectQuery, order: int) -> Effects:
+    """Effects of retraining with one batch order, compared with retraining on all groups in the same order."""
+    removals = [NO_ROWS, *group_rows(partition, query.removed)]
+    base, *outputs = retraining.outputs(removals, order, query.inputs())
+    return _effects(outputs, base, query)
 
 
-def _effects(outputs: Iterable[Tensor], base: Tensor, asked: Asked) -> Effects:
-    """From logits ``(m + v, L)`` of test and validation samples under each perturbation and with all groups."""
-    m, labels, y = len(asked.test), asked.test.labels, asked.validation.labels
+def _effects(outputs: Iterable[Tensor], base: Tensor, query: EffectQuery) -> Effects:
+    """Effects from logits ``(m + v, L)`` of test and validation samples, with all groups and without some."""
+    m, labels, y = len(query.test), query.test.labels, query.validation.labels
     before, loss_before = log_odds(base[:m], labels), cross_entropy(base[m:], y).mean()
     shifts, margins, losses = [], [], []
     for logits in outputs:
         shifts.append(shift(logits[:m], base[:m]))
         margins.append(log_odds(logits[:m], labels) - before)
         losses.append(cross_entropy(logits[m:], y).mean() - loss_before)
-    count = len(asked.groups)
+    count = len(query.groups)
     return Effects(
         shift=torch.stack(shifts[:count]).numpy(),
         margin=torch.stack(margins[:count]).numpy(),
@@ -102,7 +102,7 @@ def _effects(outputs: Iterable[Tensor], base: Tensor, asked: Asked) -> Effects:
 
 
 def shift(outputs: Tensor, base: Tensor) -> Tensor:
-    """Dist_1 ``(..., m)`` of logits ``(..., m, L)`` against ``(m, L)``."""
+    """Dist_1 ``(..., m)``: squared change of the predicted probabilities, for logits ``(..., m, L)`` and ``(m, L)``."""
     return (outputs.double().softmax(-1) - base.double().softmax(-1)).square().sum(-1)
 
 

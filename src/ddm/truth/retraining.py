@@ -41,7 +41,7 @@ NO_ROWS = np.array([], dtype=np.int64)
 """The removal that removes nothing: the retraining that others are compared with."""
 
 
-class Exact:
+class Retraining:
     """Retrained models of a target, made on demand.
 
     target:    what is retrained; its θ_0 and recipe are used again
@@ -64,7 +64,7 @@ class Exact:
     ) -> None:
         if retrain is None and target.recipe is None:
             raise InputError(
-                "this target was trained by a loop of your own: give by= or Exact(…, retrain=) a function of "
+                "this target was trained by a loop of your own: give by= or Retraining(…, retrain=) a function of "
                 "(positions of the samples to leave out, number of the batch order) that trains again and returns the "
                 "network."
             )
@@ -73,7 +73,7 @@ class Exact:
         self.retrain, self.workers, self.engine = retrain, workers, engine
         self._origin = _origin(target, samples, retrain)
 
-    def make(self, removals: Sequence[np.ndarray], orders: Sequence[int]) -> None:
+    def run(self, removals: Sequence[np.ndarray], orders: Sequence[int]) -> None:
         """Retrain without the rows of each removal, with each batch order, unless it was done before."""
         jobs = self._missing(removals, orders)
         work = _Retrain(self._trainer())
@@ -82,7 +82,7 @@ class Exact:
         ):
             write_tensors(self.directory / name, state, {"seconds": seconds})
 
-    def missing(self, removals: Sequence[np.ndarray], order: int = 0) -> int:
+    def count_missing(self, removals: Sequence[np.ndarray], order: int = 0) -> int:
         """How many of these retrainings have not been made yet."""
         return len(self._missing(removals, [order]))
 
@@ -97,7 +97,7 @@ class Exact:
 
     def states(self, removals: Sequence[np.ndarray], order: int = 0) -> Iterator[State]:
         """Parameters and buffers of the model without each removal's rows."""
-        self.make(removals, [order])
+        self.run(removals, [order])
         for rows in removals:
             path = self._path(rows, order)
             state = read_whole(path, "delete it, and it is made again")
@@ -108,7 +108,7 @@ class Exact:
         """Logits ``(M, n, L)`` for inputs ``x (n, ...)`` without each of M removals' rows."""
         return torch.stack([self._forward(state, x) for state in self.states(removals, order)])
 
-    def estimate(self) -> float | None:
+    def estimate_seconds(self) -> float | None:
         """Seconds that one retraining will take, from one step of it; None for a loop of the user's own."""
         recipe = self.target.recipe
         if self.retrain is not None or recipe is None:
@@ -122,12 +122,12 @@ class Exact:
             times.append(time.perf_counter() - started)
         return min(times) * recipe.epochs * math.ceil(len(self.samples) / recipe.batch_size)
 
-    def seconds(self, removals: Sequence[np.ndarray], order: int = 0) -> float:
+    def mean_seconds(self, removals: Sequence[np.ndarray], order: int = 0) -> float:
         """Mean time of these retrainings, each on one thread, as measured when they were made."""
-        self.make(removals, [order])
+        self.run(removals, [order])
         return float(np.mean([_seconds(self._path(rows, order)) for rows in removals]))
 
-    def bytes(self, removals: Sequence[np.ndarray], order: int = 0) -> int:
+    def parameter_bytes(self, removals: Sequence[np.ndarray], order: int = 0) -> int:
         """What the parameters of these models take."""
         states = (read_tensors(self._path(rows, order)) for rows in removals)
         return sum(tensor.nbytes for state in states for tensor in state.values())

@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from ddm.truth.effects import Effects
-from ddm.truth.fidelity import ceilings, scored, values
-from ddm.truth.figures import FIGURES, mean_spearman, oracle_fraction, slope
+from ddm.truth.figures import (
+    FIGURES,
+    estimate_figures,
+    mean_spearman,
+    noise_ceilings,
+    oracle_fraction,
+    score_figures,
+    slope,
+)
 
 
 def normal(*shape, seed=0):
@@ -110,17 +117,17 @@ def test_every_figure_looks_at_its_own_effects():
     true = Effects(np.abs(normal(9, 5)), normal(9, 5, seed=1), normal(9, seed=2), normal(7, 5, seed=3), normal(5))
     found = Effects(true.shift, -true.margin, true.validation, -true.unions, true.base)
     expected = {"oracle_fraction": 1, "rho": -1, "rho_global": 1, "lds": -1, "slope": -1}
-    assert values(found, true) == pytest.approx(expected)
-    assert {name: figure.value for name, figure in scored(found, true).items()} == pytest.approx(expected)
+    assert score_figures(found, true) == pytest.approx(expected)
+    assert {name: figure.value for name, figure in estimate_figures(found, true).items()} == pytest.approx(expected)
     assert set(expected) == set(FIGURES)
 
 
 def test_intervals_are_seeded_and_lie_around_the_value():
     true = effects(normal(20, 30))
     found = effects(true.margin + 2 * normal(20, 30, seed=1))
-    figures = scored(found, true, seed=3)
-    assert figures == scored(found, true, seed=3)
-    assert figures != scored(found, true, seed=4)
+    figures = estimate_figures(found, true, seed=3)
+    assert figures == estimate_figures(found, true, seed=3)
+    assert figures != estimate_figures(found, true, seed=4)
     for figure in figures.values():
         assert figure.low < figure.value < figure.high
 
@@ -131,7 +138,7 @@ def test_intervals_cover_the_true_correlation_about_as_often_as_they_say():
     covered = 0
     for seed in range(20):
         true, noise = normal(2, 40, 1, seed=seed)
-        figure = scored(margins(r * true + math.sqrt(1 - r * r) * noise), margins(true))["rho"]
+        figure = estimate_figures(margins(r * true + math.sqrt(1 - r * r) * noise), margins(true))["rho"]
         covered += figure.low <= population <= figure.high
     assert covered >= 16
 
@@ -139,7 +146,7 @@ def test_intervals_cover_the_true_correlation_about_as_often_as_they_say():
 def test_an_interval_narrows_with_more_groups_and_samples():
     def width(groups, samples):
         true, noise = normal(2, groups, samples)
-        figure = scored(margins(true + 2 * noise), margins(true))["rho"]
+        figure = estimate_figures(margins(true + 2 * noise), margins(true))["rho"]
         return figure.high - figure.low
 
     assert width(120, 1) < 0.6 * width(12, 1)
@@ -148,7 +155,7 @@ def test_an_interval_narrows_with_more_groups_and_samples():
 
 def test_nothing_removed_is_no_figure():
     true = Effects(normal(3, 4), normal(3, 4), normal(3), np.zeros((0, 4)), normal(4))
-    figure = scored(true, true)["lds"]
+    figure = estimate_figures(true, true)["lds"]
     assert all(math.isnan(value) for value in (figure.value, figure.low, figure.high))
 
 
@@ -160,19 +167,19 @@ def test_nothing_removed_is_no_figure():
 def test_the_effect_without_noise_scores_the_ceiling(orders, noise):
     truth = normal(1500, 4)
     copies = [effects(truth + noise * normal(1500, 4, seed=1 + order)) for order in range(orders)]
-    ceiling = ceilings(copies)
-    scores = values(effects(truth), copies[0])
+    ceiling = noise_ceilings(copies)
+    scores = score_figures(effects(truth), copies[0])
     assert set(ceiling) == {"rho", "rho_global", "lds"}
     for name, value in ceiling.items():
         assert value == pytest.approx(scores[name], abs=0.05)
     # a noisy copy scores less: the square
-    assert values(copies[1], copies[0])["rho"] == pytest.approx(ceiling["rho"] ** 2, abs=0.05)
+    assert score_figures(copies[1], copies[0])["rho"] == pytest.approx(ceiling["rho"] ** 2, abs=0.05)
 
 
 def test_retrainings_that_contradict_each_other_leave_no_room():
     true = normal(10, 4)
-    assert ceilings([effects(true), effects(-true)]) == {"rho": 0, "rho_global": 0, "lds": 0}
+    assert noise_ceilings([effects(true), effects(-true)]) == {"rho": 0, "rho_global": 0, "lds": 0}
 
 
 def test_one_retraining_tells_no_ceiling():
-    assert all(math.isnan(value) for value in ceilings([effects(normal(10, 4))]).values())
+    assert all(math.isnan(value) for value in noise_ceilings([effects(normal(10, 4))]).values())
