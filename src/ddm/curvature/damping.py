@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ddm.curvature.gradients import loss_gradient
 from ddm.data.samples import Samples
+from ddm.training.optimizers import OPTIMIZERS
 from ddm.training.target import Target
 
 _SAMPLES = 512
@@ -28,7 +29,8 @@ def parameter_damping(target: Target, samples: Samples) -> Tensor:
         damping = 1 / target.flat.vector({name: tensor.to(target.theta) for name, tensor in reach.items()})
         # A parameter that no step updated stays where it is. Infinite damping would say so, but times 0 it is NaN.
         damping = damping.clamp(max=torch.finfo(damping.dtype).max ** 0.5)
-    return damping + (target.recipe.weight_decay if target.recipe is not None else 0.0)
+    recipe = target.recipe
+    return damping if recipe is None else OPTIMIZERS[recipe.optimizer].with_decay(damping, recipe)
 
 
 def mean_damping(target: Target, samples: Samples) -> float:

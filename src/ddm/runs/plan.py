@@ -30,6 +30,7 @@ from ddm.groups.partition import Partition, features_of, kmeans, make_partition,
 from ddm.networks.flat import state_of
 from ddm.runs.run import Config, load_data, read_groups
 from ddm.training.loop import train
+from ddm.training.optimizers import OPTIMIZERS
 from ddm.training.target import Target
 from ddm.training.trajectory import Trajectory
 
@@ -105,7 +106,8 @@ def _stand_in(network: nn.Module, samples: Samples, config: Config) -> Target:
     first.append(state_of(network), 0, 0.0)
     trajectory = first.some([0] * (1 + math.ceil(steps / every)))
     trajectory.steps = [min(t * every, steps) for t in range(len(trajectory))]
-    trajectory.lengths = [config.recipe.rate * step for step in trajectory.steps]
+    rate = OPTIMIZERS[config.recipe.optimizer].effective_rate(config.recipe, config.recipe.rate)
+    trajectory.lengths = [rate * step for step in trajectory.steps]
     return Target(network, trajectory, recipe=config.recipe, device=config.device)
 
 

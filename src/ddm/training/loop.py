@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from ddm.data.samples import Samples, check_classes
 from ddm.errors import InputError
 from ddm.networks.flat import State, check_state, load_state, shapes_of, state_of
 from ddm.training import augment as augmentation
+from ddm.training.optimizers import OPTIMIZERS
 from ddm.training.recipe import Recipe
 from ddm.training.target import Loss, Target, architecture, device_of, dtype_of, hash_of_state
 from ddm.training.trajectory import Trajectory
@@ -95,13 +96,11 @@ class _Training:
         self.initial = hash_of_state(state_of(network))
         self.samples, self.recipe, self.loss, self.device = samples, recipe, loss, device
         self.kept = _others(len(samples), without)
-        self.trained = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
-        self.optimizer = _optimizer(list(self.trained.values()), recipe)
+        trained = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+        self.optimizer = OPTIMIZERS[recipe.optimizer](trained, recipe)
         self.total = recipe.epochs * math.ceil(len(samples) / recipe.batch_size)
         check_most(optimizer_steps=self.total)
-        self.epoch, self.step, self.length = 0, 0, 0.0
-        adaptive = recipe.optimizer == "adam"
-        self.reach = {name: torch.zeros_like(p) for name, p in self.trained.items()} if adaptive else None
+        self.epoch, self.step = 0, 0
         self.trajectory = Trajectory(directory)
         self.progress_file = Path(directory) / "progress.safetensors" if directory is not None else None
         if self.progress_file is not None and self.progress_file.exists():
@@ -133,27 +132,12 @@ class _Training:
         lr = self.recipe.lr_at(self.step, self.total)
         if kept.any():
             self._update(x[kept].to(self.device), y[kept].to(self.device), lr)
-            self._measure(lr)
         self.step += 1
         if self.recipe.checkpoint_every is not None and self.step % self.recipe.checkpoint_every == 0:
             self._checkpoint()
 
-    def _measure(self, lr: float) -> None:
-        """Add the step to the training's length and, with Adam, to the reach of each parameter that it updated."""
-        if self.reach is None:
-            self.length += lr / (1 - self.recipe.momentum)  # momentum repeats a step this often
-            return
-        scales = _scales(self.optimizer)
-        for name, parameter in self.trained.items():
-            if parameter in scales:
-                self.reach[name] += lr / scales[parameter]
-        total = sum(float(reach.sum()) for reach in self.reach.values())
-        self.length = total / sum(parameter.numel() for parameter in self.trained.values())
-
     def _update(self, x: Tensor, y: Tensor, lr: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        self.optimizer.zero_grad()
+        self.network.zero_grad()
         try:
             value = self.loss(self._outputs(x.to(dtype_of(self.network))), y)
         except ValueError as error:
@@ -164,7 +148,7 @@ class _Training:
             raise InputError(f"training diverged in epoch {self.epoch + 1} (loss {value.item()}): lower the lr.")
         value.backward()
         try:
-            self.optimizer.step()
+            self.optimizer.step(lr)
         except RuntimeError as error:
             if "overflow" not in str(error):
                 raise
@@ -180,7 +164,7 @@ class _Training:
         state = state_of(self.network)
         if not all(tensor.isfinite().all() for tensor in state.values()):
             raise InputError(f"training diverged in epoch {self.epoch} (parameters are not finite): lower the lr.")
-        self.trajectory.append(state, self.step, self.length, self.reach)
+        self.trajectory.append(state, self.step, self.optimizer.total_rate, self.optimizer.parameter_rates)
 
     def _just_kept(self) -> bool:
         return self.trajectory.steps[-1] == self.step
@@ -196,18 +180,13 @@ class _Training:
         }
 
     def _save_progress(self, path: Path) -> None:
-        tensors = state_of(self.network)
-        for index, parameter in enumerate(self.trained.values()):
-            kept = self.optimizer.state[parameter].items()
-            tensors |= {f"{_KEPT}{index}.{key}": value for key, value in kept if value is not None}
-        tensors |= {f"{_REACH}{name}": reach for name, reach in (self.reach or {}).items()}
         counters = {
             "epoch": self.epoch,
             "step": self.step,
-            "length": self.length,
+            "length": self.optimizer.total_rate,
             "kept": len(self.trajectory),
         }
-        write_tensors(path, tensors, self._identity | counters)
+        write_tensors(path, state_of(self.network) | self.optimizer.state(), self._identity | counters)
 
     def _resume(self, path: Path) -> None:
         tensors, metadata = read_whole(path, "delete it, and training starts again"), read_metadata(path)
@@ -228,57 +207,13 @@ class _Training:
 
     def _take_over(self, metadata: dict[str, Any], tensors: State) -> None:
         """The state of a training that was kept."""
-        for index, parameter in enumerate(self.trained.values()):
-            prefix = f"{_KEPT}{index}."
-            kept = {name.removeprefix(prefix): tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
-            _check_kept(kept, parameter, self.recipe)
-            self.optimizer.state[parameter] = {key: value.to(self.device) for key, value in kept.items()}
-        if self.reach is not None:
-            reach = {name: tensors.pop(f"{_REACH}{name}") for name in self.reach}
-            check_state(reach, {name: tuple(p.shape) for name, p in self.trained.items()}, "what it has reached")
-            if any(reach[name].dtype != parameter.dtype for name, parameter in self.trained.items()):
-                raise ValueError("what it has reached is of another type")
-            self.reach = {name: tensor.to(self.device) for name, tensor in reach.items()}
+        self.optimizer.load(tensors)
         check_state(tensors, shapes_of(self.network), "it")
         load_state(self.network, tensors)
-        self.epoch, self.step, self.length = metadata["epoch"], metadata["step"], metadata["length"]
+        self.epoch, self.step, self.optimizer.total_rate = metadata["epoch"], metadata["step"], metadata["length"]
         counted = [type(metadata[name]) is int and metadata[name] >= 0 for name in ("epoch", "step", "kept")]
-        if not all(counted) or type(self.length) is not float or self.step > self.total or not metadata["kept"]:
+        if not all(counted) or type(metadata["length"]) is not float or self.step > self.total or not metadata["kept"]:
             raise ValueError("it has counted wrongly")
-
-
-_KEPT, _REACH = "optimizer.", "reach."
-"""Before the names of what an optimiser keeps, and of how far each parameter could have gone, in files."""
-
-_KEPT_BY = {"sgd": {"momentum_buffer"}, "adam": {"step", "exp_avg", "exp_avg_sq"}}
-"""What each optimiser keeps of a parameter between steps."""
-
-
-def _optimizer(parameters: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
-    if recipe.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=recipe.rate, weight_decay=recipe.weight_decay)
-    return torch.optim.SGD(parameters, lr=recipe.rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
-
-
-def _check_kept(kept: State, parameter: nn.Parameter, recipe: Recipe) -> None:
-    """Refuse what an optimiser would not have kept of a parameter: nothing, if it had no gradient, or all of it."""
-    if kept.keys() not in (set(), _KEPT_BY[recipe.optimizer]):
-        raise ValueError(f"the optimiser keeps no {', '.join(sorted(kept))}")
-    for key, value in kept.items():
-        like = (value.shape, value.dtype) == (parameter.shape, parameter.dtype)
-        if not (value.shape == () and value >= 1 if key == "step" else like):
-            raise ValueError(f"the optimiser's {key} is of another parameter")
-
-
-def _scales(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, Tensor]:
-    """√v̂ + ε, by which Adam divides the step of each parameter that ever had a gradient."""
-    (group,) = optimizer.param_groups
-    beta, epsilon = group["betas"][1], group["eps"]
-    return {
-        cast(nn.Parameter, parameter): (kept["exp_avg_sq"] / (1 - beta ** float(kept["step"]))).sqrt() + epsilon
-        for parameter, kept in optimizer.state.items()
-        if kept
-    }
 
 
 def _others(count: int, without: np.ndarray | None) -> Tensor:

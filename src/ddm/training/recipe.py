@@ -9,9 +9,9 @@ from typing import Any
 from ddm.compute.validation import check_types
 from ddm.errors import InputError
 from ddm.training import augment as augmentation
+from ddm.training.optimizers import OPTIMIZERS
 
 SCHEDULES = ("constant", "cosine", "step")
-OPTIMIZERS = ("sgd", "adam")
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,7 @@ class Recipe:
         for what, known in (("schedule", SCHEDULES), ("optimizer", OPTIMIZERS)):
             if getattr(self, what) not in known:
                 raise InputError(f"there is no {what} '{getattr(self, what)}': use one of {', '.join(known)}.")
-        if self.optimizer == "adam" and self.momentum:
-            raise InputError("Adam has a momentum of its own: leave momentum at 0.")
+        OPTIMIZERS[self.optimizer].check(self)
         augmentation.check(self.augment)
 
     def to_dict(self) -> dict[str, Any]:
