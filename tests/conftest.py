@@ -1,4 +1,4 @@
-"""What many tests share: a small dataset, target, datamodel and run, and how bad input is refused."""
+"""Fixtures that many tests share: a small dataset, target, datamodel and run, and a way to run commands."""
 
 import atexit
 import os
@@ -10,17 +10,17 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import outcomes
 import pytest
+import refusals
 import torch
-from outcomes import Answer, without_progress
+from command_results import CommandResult, without_progress
 
 import ddm
 import ddm.runs.run
 from ddm.cli import main as cli
 from ddm.compute import precision
 
-# Hugging Face stays off the network and out of the user's cache: both are decided when it is imported.
+# Hugging Face reads these when it is imported: it must use neither the network nor the user's cache.
 os.environ.update(HF_HOME=tempfile.mkdtemp(prefix="ddm-hf-"), HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
@@ -45,7 +45,7 @@ def datamodel(target, digits) -> ddm.DistilledDatamodel:
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory) -> Path:
-    """The directory of a small finished run. Tests that change something in it make a copy first."""
+    """The directory of a small finished run. Tests that change it copy it first."""
     out = tmp_path_factory.mktemp("finished") / "run"
     config = ddm.runs.run.Config(
         limit=60,
@@ -62,19 +62,19 @@ def finished_run(tmp_path_factory) -> Path:
 def refused() -> Callable[..., AbstractContextManager[None]]:
     """``with refused("word", …)``: the block raises ``InputError`` with one line that has all these words."""
 
-    return outcomes.refused
+    return refusals.refused
 
 
 @pytest.fixture(scope="session")
 def bfloat16() -> None:
-    """Skips tests that really train in bfloat16 where that kills the process."""
+    """Skips the test on processors that crash in bfloat16."""
     if not precision.bfloat16_works():
-        pytest.skip("this processor dies of an illegal instruction in bfloat16")
+        pytest.skip("bfloat16 crashes this processor with an illegal instruction")
 
 
 @pytest.fixture
 def no_bfloat16(monkeypatch):
-    """A processor on which a process that computes in bfloat16 dies."""
+    """Simulates a processor that crashes in bfloat16."""
     dies = (sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     monkeypatch.setattr(precision, "_CHILD", dies)
     precision.bfloat16_works.cache_clear()
@@ -84,15 +84,15 @@ def no_bfloat16(monkeypatch):
 
 @pytest.fixture
 def command(monkeypatch, capsys, tmp_path):
-    """A command in this process, run in an empty folder."""
+    """``command("fit", …)`` runs a command in this process, in an empty folder."""
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command replaces it
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["ddm", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_:
             cli.main()
-        said = capsys.readouterr()
-        return Answer(ended.value.code, said.out, without_progress(said.err))
+        printed = capsys.readouterr()
+        return CommandResult(exit_.value.code, printed.out, without_progress(printed.err))
 
     return run

@@ -1,4 +1,4 @@
-"""Manifests that say something else, under a checksum that is right."""
+"""Runs whose manifest was changed on purpose."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from ddm.compute.files import read_json, sealed, write_json
 
 
 def change_manifest(run: Path, **changes: Any) -> None:
-    """Change some facts of a run; those that are ``...`` are taken away."""
+    """Change entries of a manifest, drop those given as ``...``, and update its checksum."""
     facts = read_json(run / "manifest.json") | changes
     write_json(
         run / "manifest.json",

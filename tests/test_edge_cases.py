@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from outcomes import refuses
+from refusals import assert_refused
 
 import ddm
 from ddm import DistilledDatamodel, Recipe
@@ -170,7 +170,7 @@ def test_data_of_one_class_are_refused_before_training_and_by_a_recorded_target(
 
 def test_data_of_one_class_are_refused_by_the_command_line(command):
     np.savez("one.npz", images=images(), labels=0 * LABELS)
-    refuses(command("fit", "npz:one.npz", "--epochs", 1), "class")
+    assert_refused(command("fit", "npz:one.npz", "--epochs", 1), "class")
     assert not Path("runs/npz-one.npz/synset.safetensors").exists()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import sklearn.datasets
 import torch
-from outcomes import process
+from command_results import run_command
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 import ddm
@@ -50,7 +50,7 @@ def planted(tmp_path_factory):
     """A run whose training set has labels planted, and the rows of these."""
     folder = tmp_path_factory.mktemp("planted")
     rows = write_digits(folder / "digits.npz", SHARE)
-    made = process(*FIT, "--out", "run", cwd=folder)
+    made = run_command(*FIT, "--out", "run", cwd=folder)
     assert made.code == 0, made.err
     return folder, rows
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from outcomes import refuses
+from refusals import assert_refused
 from sklearn.metrics import roc_auc_score
 
 import ddm
@@ -177,5 +177,5 @@ def test_tables_show_three_digits_and_the_papers_numbers():
     ],
 )
 def test_bad_input_is_refused_with_one_sentence(arguments, word, command, tmp_path):
-    refuses(command("bench", *arguments, "--out", "out"), word)
+    assert_refused(command("bench", *arguments, "--out", "out"), word)
     assert not list(tmp_path.rglob("*.json"))

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from explore_command import fit_run, serve_run
 from playwright.sync_api import expect
-from served import fitted, served
 
 import ddm
 import ddm.training.target
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory) -> Path:
-    return fitted(tmp_path_factory.mktemp("runs") / "digits")
+    return fit_run(tmp_path_factory.mktemp("runs") / "digits")
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +36,7 @@ def asked(run) -> tuple[ddm.DistilledDatamodel, Data]:
 @pytest.fixture(scope="session")
 def site(run):
     """The address of the page, with its token, while the command serves it."""
-    with served(run) as (_, address):
+    with serve_run(run) as (_, address):
         yield address
 
 
@@ -242,7 +242,7 @@ def test_visitors_do_not_see_each_others_choices(site, watched):
 
 def test_the_address_with_the_token_opens_the_page_and_hides_it(run, watched):
     token = "letters-and-digits-0123456789"
-    with served(run, DDM_TOKEN=token) as (_, address), watched() as page:
+    with serve_run(run, DDM_TOKEN=token) as (_, address), watched() as page:
         opened(page, f"{address}?index=3&token={token}")
         expect(page.locator("[data-verdict]")).to_contain_text("Test image 3")
         at(page, "index=3")

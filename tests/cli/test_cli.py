@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 import typer.main
-from outcomes import Answer, process, refuses
+from command_results import CommandResult, run_command
+from refusals import assert_refused
 
 import ddm
 import ddm.cli.main
@@ -33,7 +34,7 @@ FIT = f"fit digits --limit 60 {SMALL} --clusters 2 --seed 4".split()
 def fitted(tmp_path_factory):
     """What ``ddm fit`` said, and the run it made."""
     folder = tmp_path_factory.mktemp("cli")
-    return process(*FIT, "--engine", "serial", "--json", "--out", "run", cwd=folder), folder / "run"
+    return run_command(*FIT, "--engine", "serial", "--json", "--out", "run", cwd=folder), folder / "run"
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +102,8 @@ def test_unlearn_writes_the_network_that_the_library_gives(command, run, opened)
 
 
 def test_bad_input_ends_a_process_with_one_sentence_and_code_2(tmp_path):
-    answer = process("fit", "imagenet", "--json", cwd=tmp_path)
-    refuses(answer, "'imagenet'", "digits")
+    answer = run_command("fit", "imagenet", "--json", cwd=tmp_path)
+    assert_refused(answer, "'imagenet'", "digits")
     assert os.listdir(tmp_path) == []
 
 
@@ -196,8 +197,8 @@ def test_a_run_saved_from_python_is_asked_with_the_name_of_its_data(command, npz
     datamodel.save(tmp_path / "run")
     answer = command("attribute", "run", "--data", name, "--index", 0, "--json")
     assert answer.json == datamodel.attribute(data.test[0]).to_dict() | {"audit": None}
-    refuses(command("attribute", "run", "--index", 0), "--data")
-    refuses(command("attribute", "run", "--index", 0, "--data", "digits"), "other training data")
+    assert_refused(command("attribute", "run", "--index", 0), "--data")
+    assert_refused(command("attribute", "run", "--index", 0, "--data", "digits"), "other training data")
 
 
 def test_notes_go_to_standard_error(command, npz):
@@ -265,7 +266,7 @@ def test_every_option_of_fit_reaches_the_config(wanted):
 @pytest.mark.parametrize("options", [(), ("--plan",)])
 def test_mixed_precision_is_refused_where_it_would_kill_the_process(command, no_bfloat16, options):
     answer = command("fit", "digits", "--limit", 60, "--amp", "--out", "run", *options)
-    refuses(answer, "mixed precision", "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16")
+    assert_refused(answer, "mixed precision", "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16")
     assert os.listdir() == []
 
 
@@ -398,20 +399,20 @@ def test_fit_refuses_bad_input_before_it_makes_anything(command, npz, options, w
     before = sorted(os.listdir())
     given = [word.format(npz=npz) for word in options.split()]
     answer = command("fit", "--epochs", 1, "--limit", 30, "--out", "out", *given)
-    refuses(answer, *words)
+    assert_refused(answer, *words)
     assert sorted(os.listdir()) == before
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_fit_refuses_a_device_that_is_not_there(command):
-    refuses(command(*["fit", "--epochs", "1", "--limit", "30", "--device", "cuda", "--out", "out"]), "cuda")
+    assert_refused(command(*["fit", "--epochs", "1", "--limit", "30", "--device", "cuda", "--out", "out"]), "cuda")
     assert os.listdir() == []
 
 
 @pytest.mark.parametrize("out", ["file", "file/run", "/proc/nowhere/run"])
 def test_fit_refuses_a_place_that_cannot_be_written(command, out):
     Path("file").write_text("mine")
-    refuses(command(*FIT, "--out", out), out)
+    assert_refused(command(*FIT, "--out", out), out)
     assert Path("file").read_text() == "mine"
     assert os.listdir() == ["file"]
 
@@ -422,7 +423,7 @@ def test_fit_refuses_a_place_that_cannot_be_written(command, out):
 def test_a_folder_of_the_users_own_files_is_not_written_to(command, words):
     Path("mine/parts").mkdir(parents=True)
     Path("mine/summary.json").write_text("mine")
-    refuses(command(*words, "--out", "mine"), "mine", "parts", "empty folder")
+    assert_refused(command(*words, "--out", "mine"), "mine", "parts", "empty folder")
     assert sorted(os.listdir("mine")) == ["parts", "summary.json"]
     assert Path("mine/summary.json").read_text() == "mine"
 
@@ -431,15 +432,15 @@ def test_a_folder_of_the_users_own_files_is_not_written_to(command, words):
     "words", ["fit", "demo", "bench fidelity", "report {run}", "unlearn {run} --remove 0"], ids=lambda words: words
 )
 def test_an_output_without_a_name_is_refused(command, run, words):
-    refuses(command(*words.format(run=run).split(), "--out", ""), "empty")
+    assert_refused(command(*words.format(run=run).split(), "--out", ""), "empty")
     assert os.listdir() == []
 
 
 def test_fit_refuses_the_folder_of_another_run(command, run):
     files = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
-    refuses(command("fit", "digits", "--limit", 50, "--out", run), "limit", "60", "50", "--out")
-    refuses(command(*FIT, "--setting", "ipc=2", "--out", run), "settings", "ipc: 1 there, 2 now")
-    refuses(command(*FIT, "--model", "resnet18ap", "--out", run))
+    assert_refused(command("fit", "digits", "--limit", 50, "--out", run), "limit", "60", "50", "--out")
+    assert_refused(command(*FIT, "--setting", "ipc=2", "--out", run), "settings", "ipc: 1 there, 2 now")
+    assert_refused(command(*FIT, "--model", "resnet18ap", "--out", run))
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == files
 
 
@@ -492,7 +493,7 @@ def test_fit_refuses_the_folder_of_another_run(command, run):
 )
 def test_questions_that_make_no_sense_are_refused(command, run, options, words):
     Path("file").write_text("mine")
-    refuses(command(*[word.format(run=run) for word in options.split()]), *words)
+    assert_refused(command(*[word.format(run=run) for word in options.split()]), *words)
     assert Path("file").read_text() == "mine"
     assert os.listdir() == ["file"]
 
@@ -503,7 +504,7 @@ def test_commands_in_which_nothing_is_random_offer_no_seed(command, name):
 
 
 def test_nothing_is_written_if_one_of_two_files_cannot_be(command, run):
-    refuses(command("attribute", run, "--index", 0, "--save", "effects.json", "--plot", "picture.bmp"), "bmp")
+    assert_refused(command("attribute", run, "--index", 0, "--save", "effects.json", "--plot", "picture.bmp"), "bmp")
     assert os.listdir() == []
 
 
@@ -515,22 +516,22 @@ def test_runs_that_are_not_whole_are_refused(command, run, command_line):
         copy = Path(shutil.copytree(run, "copy"))
         content = (copy / name).read_bytes()
         (copy / name).write_bytes(content[: len(content) // 2])
-        refuses(command(*command_line.split()), name)
+        assert_refused(command(*command_line.split()), name)
         (copy / name).unlink()
-        refuses(command(*command_line.split()), "copy")
+        assert_refused(command(*command_line.split()), "copy")
         shutil.rmtree(copy)
     copy = Path(shutil.copytree(run, "copy"))
     (copy / "manifest.json").write_text(json.dumps({"format": 1, "complete": False}))
-    refuses(command(*command_line.split()), "not complete")
+    assert_refused(command(*command_line.split()), "not complete")
 
 
 def test_a_run_whose_data_has_changed_is_refused(command, npz):
     shutil.copy(npz / "good.npz", "mine.npz")
     assert command("fit", "npz:mine.npz", *SMALL.split(), "--clusters", 1, "--out", "run").code == 0
     np.savez("mine.npz", images=np.random.default_rng(1).random((40, 6, 6)), labels=np.arange(40) % 4)
-    refuses(command("trace", "run", "--index", 0), "other training data")
+    assert_refused(command("trace", "run", "--index", 0), "other training data")
     os.unlink("mine.npz")
-    refuses(command("trace", "run", "--index", 0), "mine.npz")
+    assert_refused(command("trace", "run", "--index", 0), "mine.npz")
 
 
 def test_a_sentence_of_several_lines_is_put_on_one(command, monkeypatch):
@@ -538,7 +539,7 @@ def test_a_sentence_of_several_lines_is_put_on_one(command, monkeypatch):
         raise ddm.InputError("a library said:\n  this\n  and that.")
 
     monkeypatch.setattr(ddm.runs.run, "fit", refusing)
-    refuses(command("fit"), "a library said: this and that.")
+    assert_refused(command("fit"), "a library said: this and that.")
 
 
 @pytest.mark.parametrize(
@@ -550,7 +551,7 @@ def test_memory_that_ran_out_is_a_sentence_that_says_what_to_lower(command, monk
         raise error
 
     monkeypatch.setattr(ddm.runs.run, "fit", exhausted)
-    refuses(command("fit"), "memory=1", "--batch-size", "--engine serial")
+    assert_refused(command("fit"), "memory=1", "--batch-size", "--engine serial")
 
 
 def test_a_full_disk_is_a_sentence_wherever_it_is_met(command, monkeypatch):
@@ -558,13 +559,13 @@ def test_a_full_disk_is_a_sentence_wherever_it_is_met(command, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device", "/dev/shm/x")
 
     monkeypatch.setattr(ddm.runs.run, "fit", full)
-    refuses(command("fit"), "no room left", "the same command again")
+    assert_refused(command("fit"), "no room left", "the same command again")
 
 
 def test_a_run_that_another_command_works_in_is_left_alone(command, run):
     with working_in(run):
-        refuses(command(*FIT, "--out", run), "another ddm is working", str(run))
-        refuses(command("audit", run), "another ddm is working", str(run))
+        assert_refused(command(*FIT, "--out", run), "another ddm is working", str(run))
+        assert_refused(command("audit", run), "another ddm is working", str(run))
 
 
 def test_an_interrupted_command_says_that_it_can_go_on(command, monkeypatch):
@@ -583,7 +584,7 @@ def test_an_interrupted_command_says_that_it_can_go_on(command, monkeypatch):
 
 
 def test_help_and_version(command):
-    assert command("--version") == Answer(0, f"{ddm.__version__}\n", "")
+    assert command("--version") == CommandResult(0, f"{ddm.__version__}\n", "")
     for name in ("demo", "fit", "attribute", "trace", "unlearn"):
         assert name in command("--help").out
         answer = command(name, "--help")

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from outcomes import refuses
+from refusals import assert_refused
 
 import ddm.runs.run
 from ddm.compute.files import hash_of, read_json, sealed, write_json
@@ -106,7 +106,7 @@ def test_a_broken_audit_is_a_sentence(command, audited, change):
     else:
         write_json(path, read_json(path) | change)
     for what in ANSWERING:
-        refuses(ask(command, what, "run"), "again")
+        assert_refused(ask(command, what, "run"), "again")
     assert os.listdir() == ["run"]
 
 
@@ -123,11 +123,11 @@ def test_a_broken_audit_is_a_sentence(command, audited, change):
     ],
 )
 def test_audit_refuses_bad_input_before_it_trains(command, plain, options, words):
-    refuses(command("audit", plain, *options.split()), *words)
+    assert_refused(command("audit", plain, *options.split()), *words)
     assert not (plain / "exact").exists()
     assert not (plain / "audit.json").exists()
     assert os.listdir() == []
 
 
 def test_audit_needs_a_run(command):
-    refuses(command("audit", "missing"), "missing", "ddm fit")
+    assert_refused(command("audit", "missing"), "missing", "ddm fit")

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributed import Client
-from outcomes import refuses
-from pieces import failing
+from failing_task import failing_task
+from refusals import assert_refused
 from torch.nn import functional as F
 
 import ddm
@@ -150,7 +150,7 @@ def test_retrained_models_come_home_from_a_cluster(dask, small, tmp_path):
 
 @pytest.mark.slow
 def test_a_piece_that_always_fails_is_named_after_three_tries_and_the_others_are_kept(dask, refused, tmp_path):
-    work, kept = failing("bad one", tmp_path / "tries"), []
+    work, kept = failing_task("bad one", tmp_path / "tries"), []
     with refused("piece 2 of 4 (bad one) failed 3 times", "cannot be done", "the other 3 are done"):
         for result in engine.each(work, ["a", "bad one", "c", "d"], engine=dask):
             kept.append(result)  # as whoever asks would
@@ -182,7 +182,7 @@ def test_a_worker_that_is_killed_midway_changes_nothing(cluster, small, tmp_path
 
 @pytest.mark.parametrize("wrong", ["dusk://127.0.0.1:1", "dask", "dask://127.0.0.1", "ray://:5", "dask://a:b", ""])
 def test_a_wrong_engine_is_refused(command, wrong):
-    refuses(command("fit", "digits", "--limit", 40, "--engine", wrong), "engine", "dask://HOST:PORT", "ray")
+    assert_refused(command("fit", "digits", "--limit", 40, "--engine", wrong), "engine", "dask://HOST:PORT", "ray")
 
 
 @pytest.mark.parametrize("kind", ["dask", "ray"])
@@ -191,7 +191,7 @@ def test_a_cluster_that_does_not_answer_is_refused(command, kind, arguments):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    refuses(command(*arguments, "--engine", f"{kind}://127.0.0.1:{port}"), kind.capitalize(), str(port))
+    assert_refused(command(*arguments, "--engine", f"{kind}://127.0.0.1:{port}"), kind.capitalize(), str(port))
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from pieces import failing
+from failing_task import failing_task
 
 import ddm
 from ddm.compute import engine, progress
@@ -111,7 +111,7 @@ def test_a_piece_that_fails_is_tried_again(tmp_path, workers):
 
 @WHERE
 def test_a_piece_that_always_fails_is_named_after_three_tries_and_the_others_are_kept(tmp_path, refused, workers):
-    work, kept = failing("b", tmp_path / "tries"), []
+    work, kept = failing_task("b", tmp_path / "tries"), []
     with refused("retraining: piece 2 of 3 (b) failed 3 times", "RuntimeError: cannot be done", "the other 2 are done"):
         for result in engine.each(work, "abc", workers=workers, what="retraining"):
             kept.append(result)

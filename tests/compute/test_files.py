@@ -11,9 +11,9 @@ import tempfile
 
 import pytest
 import torch
-from comparing import same_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensor_dicts import same_tensors
 
 from ddm.compute.files import (
     leads_out,

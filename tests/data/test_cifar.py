@@ -2,8 +2,8 @@ import pickle
 
 import numpy as np
 import pytest
-from outcomes import refused
 from published_files import cifar_batch, python2_pickle, python3_pickle, write_cifar10, write_cifar100
+from refusals import refused
 
 from ddm.compute import memory
 from ddm.data import load

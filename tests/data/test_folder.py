@@ -3,9 +3,9 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from outcomes import refused
 from PIL import Image
 from published_files import pixels, write_image
+from refusals import refused
 
 from ddm.compute import memory
 from ddm.data import load

@@ -4,9 +4,9 @@ import io
 import numpy as np
 import pytest
 import torch
-from outcomes import refused
 from PIL import Image
 from published_files import pixels, write_image
+from refusals import refused
 
 from ddm.data import load
 

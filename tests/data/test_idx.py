@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outcomes import refused
 from published_files import idx, pixels, write_mnist
+from refusals import refused
 
 from ddm.compute import memory
 from ddm.data import load

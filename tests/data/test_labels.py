@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from outcomes import refused
+from refusals import refused
 
 from ddm.data.labels import number
 from ddm.data.samples import MAX_CLASSES

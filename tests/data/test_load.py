@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outcomes import refused
 from published_files import pixels, write_mnist
+from refusals import refused
 
 import ddm.data
 from ddm.data import Data, Samples, load, names

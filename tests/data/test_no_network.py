@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from visitor import Visitor
+from explorer_visitor import Visitor
 
 from ddm.compute.files import read_json, write_json
 

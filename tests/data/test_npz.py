@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outcomes import refused
 from published_files import Run, pixels
+from refusals import refused
 
 from ddm.compute import memory
 from ddm.data import load

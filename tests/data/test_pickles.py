@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outcomes import refused
 from published_files import Run, cifar_batch, python2_pickle
+from refusals import refused
 
 from ddm.compute import memory
 from ddm.data.readers.pickles import _STAND_INS, read_pickle

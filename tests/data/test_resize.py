@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from outcomes import refused
 from published_files import pixels, write_mnist
+from refusals import refused
 
 import ddm.runs.run
 from ddm.compute import memory

@@ -3,8 +3,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outcomes import refused
 from published_files import pixels
+from refusals import refused
 
 from ddm.data import Samples
 from ddm.data.samples import MAX_CLASSES

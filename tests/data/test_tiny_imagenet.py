@@ -3,9 +3,9 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from outcomes import refused
 from PIL import Image
 from published_files import pixels, write_image, write_tiny_imagenet
+from refusals import refused
 
 from ddm.data import load
 

@@ -10,8 +10,8 @@ from urllib.parse import urlparse
 
 import httpx
 import pytest
+from explorer_visitor import Visitor, file_at, logged_in, probabilities
 from PIL import Image
-from visitor import Visitor, entered, file_at, probabilities
 
 from ddm.explorer import gate, page, serving, upload
 from ddm.explorer.opened import Opened
@@ -35,7 +35,7 @@ def site(opened):
 
 @pytest.fixture
 def client(site):
-    with entered(site) as client:
+    with logged_in(site) as client:
         yield client
 
 
@@ -458,7 +458,7 @@ def test_one_retraining_at_a_time(client, opened):
 
 def test_a_busy_page_says_so_and_answers_those_who_wait(opened, monkeypatch):
     monkeypatch.setattr(page, "_MOST_WAITING", 2)
-    with serving.served(opened, None) as site, entered(site) as client:
+    with serving.served(opened, None) as site, logged_in(site) as client:
         visitors = [Visitor(client) for _ in range(6)]
         with opened.lock:
             asked = [visitor.join(visitor.events[None, "load"], "?index=3") for visitor in visitors]

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import peak
+import peak_memory
 
 from ddm.errors import InputError
 
@@ -30,7 +30,7 @@ def give_all(name: str, give: Callable[[int], None], inputs: int, attempt: Any, 
     """Give inputs by their numbers: each is read or refused, in bounded time and memory."""
     for first in range(0, inputs, BLOCK):
         block = range(first, min(first + BLOCK, inputs))
-        errors, before = [], peak.forget()
+        errors, before = [], peak_memory.reset()
         for number in block:
             signal.alarm(SECONDS)
             try:
@@ -42,7 +42,7 @@ def give_all(name: str, give: Callable[[int], None], inputs: int, attempt: Any, 
             with attempt("inputs"):
                 raise AssertionError(f"{name}, input {number}: {type(error).__name__}: {error}") from error
         with attempt("inputs", len(block) - len(errors)):
-            taken = peak.most() - before
+            taken = peak_memory.peak() - before
             assert taken < growth, f"{name}, inputs {first} to {block[-1]}: one took {taken / 2**20:.0f} MiB of memory"
 
 

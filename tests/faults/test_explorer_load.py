@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from explore_command import fit_run, serve_run
+from explorer_visitor import Visitor, logged_in, probabilities
 from fuzzing import some
 from PIL import Image
-from served import fitted, served
-from visitor import Visitor, entered, probabilities
 
 from ddm.explorer import address, answers
 from ddm.explorer.opened import Opened
@@ -40,12 +40,12 @@ class Expected:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    return fitted(tmp_path_factory.mktemp("runs") / "digits")
+    return fit_run(tmp_path_factory.mktemp("runs") / "digits")
 
 
 @pytest.fixture
 def server(run):
-    with served(run) as found:
+    with serve_run(run) as found:
         yield found
 
 
@@ -78,7 +78,7 @@ class Session:
 
     def last(self, until: float) -> None:
         """Ask until a time has come, with the stream open that tells the server of the visit."""
-        with entered(self.site) as client:
+        with logged_in(self.site) as client:
             visitor = Visitor(client)
             with client.stream("GET", f"/gradio_api/heartbeat/{visitor.hash}"):
                 while time.monotonic() < until:

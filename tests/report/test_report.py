@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from outcomes import refuses
 from PIL import Image
+from refusals import assert_refused
 from torch import nn
 
 import ddm
@@ -442,14 +442,14 @@ def test_the_command_writes_elsewhere_and_without_images(command, kept, tmp_path
 
 
 def test_a_split_that_does_not_exist_is_refused(command, kept):
-    refuses(command("report", kept, "--split", "tests", "--out", "page.html"), "split", "tests")
+    assert_refused(command("report", kept, "--split", "tests", "--out", "page.html"), "split", "tests")
     assert not Path("page.html").exists()
 
 
 @pytest.mark.parametrize("package", ["jinja2", "plotly.offline"])
 def test_what_is_missing_can_be_installed(command, kept, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    refuses(command("report", kept, "--out", "page.html"), "Jinja2 and Plotly", "'distilled-datamodel[report]'")
+    assert_refused(command("report", kept, "--out", "page.html"), "Jinja2 and Plotly", "'distilled-datamodel[report]'")
 
 
 def test_the_command_line_does_not_import_what_a_page_is_made_with():

@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import peak
+import peak_memory
 import pytest
 import torch
 from manifests import change_manifest
-from outcomes import refuses
 from PIL import Image
+from refusals import assert_refused
 
 import ddm
 import ddm.compute.files
@@ -61,9 +61,9 @@ def run(finished, tmp_path):
 @pytest.fixture
 def frugal():
     """The test takes little memory."""
-    before = peak.forget()
+    before = peak_memory.reset()
     yield
-    assert peak.most() - before < FEW
+    assert peak_memory.peak() - before < FEW
 
 
 def rewritten(path, change=None, **metadata):
@@ -279,13 +279,13 @@ def test_hostile_data_are_refused(make, command, tmp_path):
     folder.mkdir()
     arguments = make(folder)
     before = sorted(tmp_path.rglob("*"))
-    refuses(command("fit", *arguments, "--out", tmp_path / "made"))
+    assert_refused(command("fit", *arguments, "--out", tmp_path / "made"))
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_network_too_large_for_the_machine_is_refused(command):
-    refuses(command("fit", "digits", "--option", "width=1000000", "--out", "run"), "memory")
-    refuses(command("fit", "digits", "--option", "depth=1000000000", "--out", "run"), "depth")
+    assert_refused(command("fit", "digits", "--option", "width=1000000", "--out", "run"), "memory")
+    assert_refused(command("fit", "digits", "--option", "depth=1000000000", "--out", "run"), "depth")
 
 
 def test_what_a_machine_holds_is_what_is_asked(monkeypatch, refused):
@@ -326,23 +326,23 @@ def test_a_machine_holds_what_its_control_groups_allow(tmp_path):
 )
 def test_json_that_breaks_parsers_is_refused(run, text, command):
     (run / "manifest.json").write_text(text)
-    refuses(command("verify", run))
+    assert_refused(command("verify", run))
     (run / "config.json").write_text(text)
-    refuses(command("fit", "--config", run / "config.json", "--out", "again"))
+    assert_refused(command("fit", "--config", run / "config.json", "--out", "again"))
 
 
 @pytest.mark.usefixtures("frugal")
 def test_json_of_any_length_is_not_read(run, command):
     with (run / "manifest.json").open("wb") as file:
         file.truncate(2**40)  # takes no room on disk
-    refuses(command("verify", run), "larger")
+    assert_refused(command("verify", run), "larger")
 
 
 @pytest.mark.parametrize("name", ["config.json", "synset.safetensors", "trajectory/00000.safetensors"])
 def test_a_pipe_in_a_run_is_not_waited_for(run, name, command):
     (run / name).unlink()
     os.mkfifo(run / name)
-    refuses(command("trace", run, "--index", 0), "ordinary file")
+    assert_refused(command("trace", run, "--index", 0), "ordinary file")
 
 
 # --- tensors ---
@@ -376,7 +376,7 @@ def test_tensors_larger_than_their_file_are_refused(tmp_path, refused):
 )
 def test_numbers_that_are_none_are_refused(run, name, tensor, value, command):
     rewritten(run / name, lambda tensors: tensors[tensor].view(-1).__setitem__(0, value))
-    refuses(command("trace", run, "--index", 0), "NaN")
+    assert_refused(command("trace", run, "--index", 0), "NaN")
 
 
 @pytest.fixture(scope="module")
@@ -399,7 +399,7 @@ def test_statistics_that_are_no_numbers_are_refused(normalised, folder, value, t
         tensors[name][0] = value
         write_tensors(path, tensors, read_metadata(path))
     (run / "audit.json").unlink()
-    refuses(command("audit", run, "--retrain", 2, "--unions", 0, "--engine", "serial"), "NaN", "running_var")
+    assert_refused(command("audit", run, "--retrain", 2, "--unions", 0, "--engine", "serial"), "NaN", "running_var")
 
 
 @pytest.mark.parametrize(
@@ -533,8 +533,8 @@ def test_a_manifest_of_other_kinds_is_refused(run, name, value, command):
     tensors, metadata = read_tensors(run / "partition.safetensors"), read_metadata(run / "partition.safetensors")
     write_tensors(run / "partition.safetensors", tensors, metadata | {"data": "0" * 64})
     shutil.copy(run / "trajectory" / "00000.safetensors", run / "trajectory" / "00001.safetensors")
-    refuses(command("verify", run))
-    refuses(command("trace", run, "--index", 0))
+    assert_refused(command("verify", run))
+    assert_refused(command("trace", run, "--index", 0))
 
 
 def test_a_description_of_the_data_that_is_none_is_refused(run, refused):
@@ -609,7 +609,7 @@ def test_nothing_is_read_or_written_through_a_link_out_of_a_run(run, name, tmp_p
         ("report", run),
         ("fit", "--config", run / "config.json", "--out", run),
     ):
-        refuses(command(*arguments), "link", str(run / name))
+        assert_refused(command(*arguments), "link", str(run / name))
     assert not list(outside.iterdir())
 
 
@@ -619,7 +619,7 @@ def test_links_that_go_round_in_circles_are_refused(run, name, command):
         (run / name).rename(run / "away")
     (run / name).symlink_to(name)
     for arguments in (("verify", run), ("trace", run, "--index", 0), ("fit", "digits", "--out", run / name)):
-        refuses(command(*arguments), str(run / name))
+        assert_refused(command(*arguments), str(run / name))
 
 
 def test_a_run_may_itself_be_a_link(run, tmp_path, command):
@@ -631,14 +631,14 @@ def test_files_of_a_manifest_are_not_sought_elsewhere(run, command):
     files = read_json(run / "manifest.json")["files"]
     for name in ("../../secret", "/etc/passwd"):
         change_manifest(run, files=files | {name: "0" * 64})
-        refuses(command("verify", run), "manifest.json")
+        assert_refused(command("verify", run), "manifest.json")
 
 
 def test_a_file_of_groups_that_never_ends_is_not_read(tmp_path, command):
     config = CONFIG.to_dict()
     for groups in ("/dev/zero", "a\0b"):
         write_json(tmp_path / "config.json", config | {"groups": groups, "groups_hash": "0" * 64})
-        refuses(command("fit", "--config", tmp_path / "config.json", "--out", tmp_path / "made"))
+        assert_refused(command("fit", "--config", tmp_path / "config.json", "--out", tmp_path / "made"))
 
 
 def test_store_knows_no_format_before_the_first(run, refused):

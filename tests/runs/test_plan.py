@@ -9,7 +9,7 @@ from dataclasses import replace
 import joblib
 import pytest
 import torch
-from outcomes import refuses
+from refusals import assert_refused
 
 from ddm.compute.backends import Place
 from ddm.distil import Settings
@@ -125,7 +125,7 @@ def test_the_workers_are_said_and_a_wrong_engine_refused(command, monkeypatch):
     assert "that of 3 workers" in command(*small, "processes").out
     assert "workers" not in command(*small, "serial").out
     assert "cores as this machine" in command(*small, "dask://127.0.0.1:1").err
-    refuses(command(*small, "nonsense"), "no engine 'nonsense'")
+    assert_refused(command(*small, "nonsense"), "no engine 'nonsense'")
 
 
 def test_more_of_everything_takes_more():

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from comparing import same_tensors
 from manifests import change_manifest
-from outcomes import refuses
+from refusals import assert_refused
+from tensor_dicts import same_tensors
 
 import ddm
 import ddm.compute.files
@@ -228,7 +228,7 @@ def test_changed_training_data_are_refused_with_what_differs(run, npz, change, t
     np.savez(tmp_path / "changed.npz", images=x, labels=y)
     kept = read_json(run / "config.json")
     write_json(run / "config.json", kept | {"data": f"npz:{tmp_path / 'changed.npz'}"})
-    refuses(command("trace", run, "--index", 0), "other training data", told)
+    assert_refused(command("trace", run, "--index", 0), "other training data", told)
     write_json(run / "config.json", kept)
     changed = ddm.datasets.load(f"npz:{tmp_path / 'changed.npz'}").train
     assert bad(run, changed) == {DATA: "foreign"}
@@ -329,7 +329,7 @@ def test_a_manifest_that_has_changed_is_not_used(run, command, refused):
     text = (run / "manifest.json").read_text()
     assert text.count('"lr": 0.1,') == 1
     (run / "manifest.json").write_text(text.replace('"lr": 0.1,', '"lr": 0.2,'))
-    refuses(command("audit", run, "--retrain", 2), "manifest.json", "not as it was written")
+    assert_refused(command("audit", run, "--retrain", 2), "manifest.json", "not as it was written")
     with refused("manifest.json"):
         ddm.load(run)
 
@@ -337,7 +337,7 @@ def test_a_manifest_that_has_changed_is_not_used(run, command, refused):
 def test_an_audit_that_has_changed_is_not_believed(run, command):
     values = read_json(run / "audit.json")
     write_json(run / "audit.json", values | {"unions": values["unions"] + 1})
-    refuses(command("trace", run, "--index", 0), "audit.json", "delete it")
+    assert_refused(command("trace", run, "--index", 0), "audit.json", "delete it")
     (run / "audit.json").unlink()
     assert command("trace", run, "--index", 0).code == 0
 
@@ -385,11 +385,11 @@ def test_a_fit_does_not_go_on_from_what_has_changed(npz, tmp_path, name, cure, m
 
 def test_a_run_of_a_newer_format_is_refused(run, command):
     change_manifest(run, format=store.FORMAT + 1)
-    refuses(command("verify", run), f"format {store.FORMAT + 1}", "update ddm")
+    assert_refused(command("verify", run), f"format {store.FORMAT + 1}", "update ddm")
 
 
 def test_what_is_no_run_is_refused(tmp_path, command):
-    refuses(command("verify", tmp_path), "not a run")
+    assert_refused(command("verify", tmp_path), "not a run")
 
 
 # --- checkpoints that are read later ---

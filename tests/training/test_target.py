@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from comparing import same_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensor_dicts import same_tensors
 from torch import nn
 from torch.nn import functional as F
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from comparing import same_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensor_dicts import same_tensors
 
 from ddm import Trajectory
 from ddm.compute.files import write_tensors

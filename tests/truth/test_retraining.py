@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from comparing import same_tensors
+from tensor_dicts import same_tensors
 from torch import nn
 from torch.nn import functional as F
 

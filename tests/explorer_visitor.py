@@ -1,4 +1,4 @@
-"""A visitor of the explorer's page, without a browser: the requests that a browser would send."""
+"""A visitor of the explorer's page without a browser: it sends the requests that a browser would send."""
 
 import json
 import re
@@ -11,8 +11,8 @@ import httpx
 
 
 @contextmanager
-def entered(address: str) -> Iterator[httpx.Client]:
-    """A client that opened the printed address, and so has the cookie."""
+def logged_in(address: str) -> Iterator[httpx.Client]:
+    """A client that has opened the printed address and holds its cookie."""
     site = address.partition("?")[0]
     with httpx.Client(base_url=site, trust_env=False, timeout=120) as client:
         client.get(address).raise_for_status()
@@ -20,7 +20,7 @@ def entered(address: str) -> Iterator[httpx.Client]:
 
 
 class Visitor:
-    """One visit, with a state of its own on the server."""
+    """One visit, with its own state on the server."""
 
     def __init__(self, client: httpx.Client) -> None:
         self.client, self.hash = client, secrets.token_hex(8)
@@ -34,11 +34,11 @@ class Visitor:
         return self.send(self.events[None, "load"], query)
 
     def use(self, name: str, event: str, *values: Any, data: Any = None) -> dict[str, Any]:
-        """Use a control; what the parts of the page are then, by their names."""
+        """Use a control and return the new contents of the page, by element name."""
         return self.send(self.events[name, event], *values, data=data)
 
     def order(self) -> dict[str, Any]:
-        """Ask for the training samples in their order, as the page does once it has the rest."""
+        """Ask for the ordered training samples, as the page does after the other answers."""
         return self.send(self.ordering)
 
     def drop(self, content: bytes, name: str = "picture.png") -> dict[str, Any]:
@@ -47,18 +47,18 @@ class Visitor:
         return self.use("ddm-upload", "upload", file_at(sent.json()[0]))
 
     def join(self, event: dict[str, Any], *values: Any, data: Any = None) -> httpx.Response:
-        """Put a question into the queue."""
+        """Put a request into the queue."""
         states = [None] * (len(event["inputs"]) - len(values))
         body = {"data": [*states, *values], "fn_index": event["id"], "session_hash": self.hash, "event_data": data}
         return self.client.post("/gradio_api/queue/join", json=body)
 
     def send(self, event: dict[str, Any], *values: Any, data: Any = None) -> dict[str, Any]:
-        """Ask, and wait for the answer."""
+        """Send a request and wait for the answer."""
         self.join(event, *values, data=data).raise_for_status()
         return self.answer(event)
 
     def answer(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Wait for the answer to the one question that was asked."""
+        """Wait for the answer to the one request in the queue."""
         with self.client.stream("GET", "/gradio_api/queue/data", params={"session_hash": self.hash}) as stream:
             for line in stream.iter_lines():
                 message = json.loads(line.removeprefix("data:")) if line else {}
@@ -75,21 +75,21 @@ class Visitor:
         return [self.names.get(part) for part in event["outputs"]]
 
     def _parts(self, event: dict[str, Any], values: list[Any]) -> dict[str, Any]:
-        found = {}
+        contents = {}
         for name, value in zip(self._outputs(event), values, strict=True):
             if not isinstance(value, dict) or "__type__" not in value:
-                found[name] = value
+                contents[name] = value
             elif "value" in value:
-                found[name] = value["value"]
-        return found
+                contents[name] = value["value"]
+        return contents
 
 
 def file_at(path: str) -> dict[str, Any]:
-    """A file as a request names it."""
+    """A reference to an uploaded file, as requests carry it."""
     return {"path": path, "orig_name": "picture.png", "meta": {"_type": "gradio.FileData"}}
 
 
 def probabilities(parts: dict[str, Any], when: str) -> list[float]:
-    """What the page says of every class."""
+    """The probability of each class on the page, ``when`` being before or after the removal."""
     cells = re.findall(rf"<td[^>]*data-when=['\"]?{when}['\"]?[^>]*>", parts["ddm-bars"])
     return [float(re.search(r"data-value=['\"]?([-+.\de]+)", cell)[1]) for cell in cells]

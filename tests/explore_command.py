@@ -1,4 +1,4 @@
-"""A small run, and ``ddm explore`` serving it."""
+"""Fits a small run and serves it with ``ddm explore``, both as commands in processes of their own."""
 
 import os
 import re
@@ -14,24 +14,27 @@ DDM = [sys.executable, "-m", "ddm.cli"]
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
-def fitted(folder: Path) -> Path:
-    """A run on digits, made by the command."""
+def fit_run(folder: Path) -> Path:
+    """Fit a small run on digits with the ``ddm fit`` command."""
     command = [*DDM, "fit", "digits", *SMALL.split(), "--out", str(folder)]
     subprocess.run(command, check=True, env=os.environ | ONE_THREAD, capture_output=True, timeout=600)
     return folder
 
 
 @contextmanager
-def served(run: Path, **variables: str) -> Iterator[tuple[subprocess.Popen, str]]:
-    """The command, with variables in its environment, and the address it printed; it ends without errors."""
+def serve_run(run: Path, **variables: str) -> Iterator[tuple[subprocess.Popen, str]]:
+    """Run ``ddm explore`` with extra environment variables; yields the process and the address that it printed.
+
+    When the block ends, the command is interrupted and must end without errors.
+    """
     command = [*DDM, "explore", str(run), "--no-open"]
     environment = os.environ | ONE_THREAD | variables
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        found = re.search(r"http://127\.0\.0\.1:[0-9]+/\S*", process.stdout.readline())
-        assert found, process.stderr.read()
-        yield process, found[0]
+        match = re.search(r"http://127\.0\.0\.1:[0-9]+/\S*", process.stdout.readline())
+        assert match, process.stderr.read()
+        yield process, match[0]
         process.send_signal(signal.SIGINT)
         errors = process.communicate(timeout=60)[1]
         assert process.returncode == 0
