@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from ddm.runs.store import load
     from ddm.training.loop import train
     from ddm.training.recipe import Recipe
-    from ddm.training.target import Recorder, Target
+    from ddm.training.recorder import Recorder
+    from ddm.training.target import Target
     from ddm.training.trajectory import Trajectory
     from ddm.truth.audit import Audit
 
@@ -71,7 +72,7 @@ _HOMES = {
     "Objective": "answers.objectives",
     "Partition": "groups.partition",
     "Recipe": "training.recipe",
-    "Recorder": "training.target",
+    "Recorder": "training.recorder",
     "Samples": "data.samples",
     "Settings": "distil.settings",
     "Synset": "distil.synset",

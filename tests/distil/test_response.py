@@ -40,9 +40,9 @@ def everything(partition):
 
 
 def test_checkpoints_weigh_what_the_training_went_around_them(target):
-    lengths = target.trajectory.lengths
+    rates = target.trajectory.cumulative_rates
     weights = pooled_weights(target, [0, 2, 6])
-    wanted = np.array([lengths[2] / 2, lengths[6] / 2, (lengths[6] - lengths[2]) / 2]) / lengths[6]
+    wanted = np.array([rates[2] / 2, rates[6] / 2, (rates[6] - rates[2]) / 2]) / rates[6]
     np.testing.assert_allclose(weights, wanted, rtol=1e-9)
 
 

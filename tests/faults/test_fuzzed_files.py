@@ -170,7 +170,7 @@ def readers(tiny_run, tmp_path_factory) -> dict[str, Reader]:
     effects = Effects(*(np.ones(shape, np.float32) for shape in ((2, 2), (2, 2), (2,), (3, 2), (2,))))
     Outcome(effects, Cost(1.0, 2.0, 3)).save(run / "outcome.safetensors")
     state = {name: torch.ones(2) for name in "ab"}
-    Trajectory(run / "trajectory").append(state, 0, 0.0, reach=state)
+    Trajectory(run / "trajectory").append(state, 0, 0.0, parameter_rates=state)
     return _readers(run)
 
 

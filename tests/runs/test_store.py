@@ -97,7 +97,7 @@ def test_a_loaded_datamodel_knows_what_it_was_made_from(datamodel, saved, digits
     assert again.target.recipe == datamodel.target.recipe
     assert again.data == digits.train.fingerprint()
     assert again.target.fingerprint() == datamodel.target.fingerprint()
-    assert again.target.trajectory.lengths == datamodel.target.trajectory.lengths
+    assert again.target.trajectory.cumulative_rates == datamodel.target.trajectory.cumulative_rates
     assert again.partition.names == datamodel.partition.names
     assert np.array_equal(again.partition.groups, datamodel.partition.groups)
     assert np.array_equal(again.partition.parents, datamodel.partition.parents)

@@ -99,7 +99,7 @@ def test_a_new_optimizer_needs_one_entry_to_train_resume_and_set_the_damping(tmp
     target = train(network, samples(), recipe)
     resumed = train(network, samples(), recipe, directory=tmp_path)
     assert torch.equal(target.theta, resumed.theta)
-    rates = torch.cat([rates.flatten() for rates in resumed.trajectory.reach.values()])
+    rates = torch.cat([rates.flatten() for rates in resumed.trajectory.parameter_rates.values()])
     torch.testing.assert_close(parameter_damping(target, samples()), 1 / rates)
 
 

@@ -96,9 +96,9 @@ def same(one, other):
     """Whether two trajectories are identical, bit for bit."""
     return (
         one.steps == other.steps
-        and one.lengths == other.lengths
-        and (one.reach is None) == (other.reach is None)
-        and same_tensors(one.reach or {}, other.reach or {})
+        and one.cumulative_rates == other.cumulative_rates
+        and (one.parameter_rates is None) == (other.parameter_rates is None)
+        and same_tensors(one.parameter_rates or {}, other.parameter_rates or {})
         and all(same_tensors(a, b) for a, b in zip(one, other, strict=True))
     )
 
@@ -163,29 +163,29 @@ def test_training_is_a_plain_loop_of_sgd(schedule, rates, momentum, weight_decay
     trajectory = train(linear(), samples(), recipe).trajectory
     expected = by_hand(linear(), samples(), batches_of(recipe), rates, recipe)
     assert all(same_tensors(one, other) for one, other in zip(trajectory, expected, strict=True))
-    assert trajectory.lengths == pytest.approx([0.0, *(sum(rates[:t]) / (1 - momentum) for t in range(1, 13))])
+    assert trajectory.cumulative_rates == pytest.approx([0.0, *(sum(rates[:t]) / (1 - momentum) for t in range(1, 13))])
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
-def test_adam_is_torchs_and_counts_how_far_each_parameter_could_go(weight_decay):
+def test_adam_is_torchs_and_sums_the_effective_learning_rate_of_each_parameter(weight_decay):
     recipe = Recipe(3, 0.01, 7, weight_decay=weight_decay, checkpoint_every=1, seed=1, optimizer="adam")
     trajectory = train(linear(), samples(), recipe).trajectory
     network = linear().train()
     optimizer = torch.optim.Adam(network.parameters(), 0.01, weight_decay=weight_decay)
-    reach = [torch.zeros_like(parameter) for parameter in network.parameters()]
+    rates = [torch.zeros_like(parameter) for parameter in network.parameters()]
     for step, rows in enumerate(batches_of(recipe)):
         optimizer.zero_grad()
         x, y = samples().batch(rows)
         F.cross_entropy(network(x), y).backward()
         optimizer.step()
-        for total, parameter in zip(reach, network.parameters(), strict=True):
+        for total, parameter in zip(rates, network.parameters(), strict=True):
             second = optimizer.state[parameter]["exp_avg_sq"] / (1 - 0.999 ** (step + 1))
             total += 0.01 / (second.sqrt() + 1e-8)
         assert same_tensors(trajectory[step + 1], state_of(network))
-    for found, wanted in zip(trajectory.reach.values(), reach, strict=True):
+    for found, wanted in zip(trajectory.parameter_rates.values(), rates, strict=True):
         torch.testing.assert_close(found, wanted)
-    mean = torch.cat([part.flatten() for part in reach]).mean()
-    assert trajectory.lengths[-1] == pytest.approx(float(mean), rel=1e-5)
+    mean = torch.cat([part.flatten() for part in rates]).mean()
+    assert trajectory.cumulative_rates[-1] == pytest.approx(float(mean), rel=1e-5)
 
 
 def test_adam_takes_no_momentum(refused):
@@ -280,7 +280,7 @@ def test_a_batch_whose_samples_are_all_left_out_is_no_step(optimizer):
     assert trajectory.steps == list(range(1 + 2 * 6))
     assert same_tensors(trajectory[0], trajectory[1])
     assert not same_tensors(trajectory[1], trajectory[2])
-    assert trajectory.lengths[1] == 0 < trajectory.lengths[2]
+    assert trajectory.cumulative_rates[1] == 0 < trajectory.cumulative_rates[2]
 
 
 class Idle(nn.Module):
@@ -676,7 +676,7 @@ def test_the_fingerprint_tells_trainings_and_networks_apart():
 def test_the_fingerprint_sees_buffers():
     one = train(fragile(), samples(), PLAIN)
     changed = Trajectory()
-    for state, step, length in zip(one.trajectory, one.trajectory.steps, one.trajectory.lengths, strict=True):
+    for state, step, length in zip(one.trajectory, one.trajectory.steps, one.trajectory.cumulative_rates, strict=True):
         changed.append(state | {"1.running_mean": state["1.running_mean"] + 1}, step, length)
     assert Target(fragile(), changed).fingerprint() != one.fingerprint()
 
@@ -706,7 +706,7 @@ def test_a_recorder_keeps_what_snapshots_by_hand_keep(on_disk, tmp_path):
     target = recorder.target()
     assert all(same_tensors(state, dict(kept)) for state, kept in zip(target.trajectory, snapshots, strict=True))
     assert target.trajectory.steps == [0, 2, 4, 6]
-    assert target.trajectory.lengths == [0.0, 0.5, 1.0, 1.5]
+    assert target.trajectory.cumulative_rates == [0.0, 0.5, 1.0, 1.5]
     assert network.training
     with torch.no_grad():
         assert torch.equal(target.outputs(x), network.eval()(x))
@@ -716,8 +716,8 @@ def test_a_recorder_keeps_what_snapshots_by_hand_keep(on_disk, tmp_path):
 def test_a_recorder_that_is_not_told_the_learning_rates_says_so(tmp_path):
     recorder = Recorder(linear(), tmp_path)
     recorder.snapshot()
-    assert math.isnan(recorder.trajectory.lengths[-1])
-    assert math.isnan(Trajectory.open(tmp_path).lengths[-1])
+    assert math.isnan(recorder.trajectory.cumulative_rates[-1])
+    assert math.isnan(Trajectory.open(tmp_path).cumulative_rates[-1])
 
 
 def test_training_further_does_not_change_what_was_recorded():

@@ -24,14 +24,14 @@ def filled(trajectory, kept):
     return trajectory
 
 
-def test_the_reach_of_each_parameter_is_kept_with_the_last_checkpoint(tmp_path):
+def test_the_learning_rates_of_each_parameter_are_stored_with_the_last_checkpoint(tmp_path):
     trajectory = Trajectory(tmp_path / "one")
     for number, state in enumerate(states(3)):
         trajectory.append(state, number, 0.1 * number, {"weight": torch.full((3, 2), float(number))})
     for one in (trajectory, Trajectory.open(tmp_path / "one"), trajectory.save(tmp_path / "two")):
-        assert float(one.reach["weight"].mean()) == 2.0
-    assert filled(Trajectory(tmp_path / "one"), states(2)).reach is None  # another training in its place
-    assert Trajectory.open(tmp_path / "one").reach is None
+        assert float(one.parameter_rates["weight"].mean()) == 2.0
+    assert filled(Trajectory(tmp_path / "one"), states(2)).parameter_rates is None  # another training in its place
+    assert Trajectory.open(tmp_path / "one").parameter_rates is None
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -47,7 +47,7 @@ def test_checkpoints_come_back_in_order(empty):
     assert same_tensors(trajectory[-1], kept[3])
     assert same_tensors(trajectory[-4], kept[0])
     assert trajectory.steps == [0, 4, 8, 12]
-    assert trajectory.lengths == [0.0, 0.1, 0.2, pytest.approx(0.3)]
+    assert trajectory.cumulative_rates == [0.0, 0.1, 0.2, pytest.approx(0.3)]
 
 
 @pytest.mark.parametrize("t", [4, -5, 100])
@@ -83,7 +83,7 @@ def test_truncating_keeps_the_first_ones_and_appending_goes_on_from_there(tmp_pa
         trajectory.append(state, 99, 9.9)
     expected = kept[:keep] + more
     assert all(same_tensors(one, other) for one, other in zip(trajectory, expected, strict=True))
-    assert len(trajectory.steps) == len(trajectory.lengths) == len(expected)
+    assert len(trajectory.steps) == len(trajectory.cumulative_rates) == len(expected)
     if folder is not None:
         assert len(Trajectory.open(folder)) == len(expected)
 
@@ -93,7 +93,7 @@ def test_a_saved_trajectory_opens_as_it_was(empty, tmp_path):
     copied = trajectory.save(tmp_path / "copy")
     for again in (copied, Trajectory.open(tmp_path / "copy"), Trajectory.open(str(tmp_path / "copy"))):
         assert again.steps == trajectory.steps
-        assert again.lengths == trajectory.lengths
+        assert again.cumulative_rates == trajectory.cumulative_rates
         assert all(same_tensors(one, other) for one, other in zip(again, trajectory, strict=True))
 
 

@@ -52,6 +52,6 @@ def checkpoint_weights(trajectory: Trajectory, count: int) -> dict[int, float]:
     """η_t of up to ``count`` checkpoints; all equal to 1 if the trajectory has no record of its learning rates."""
     last = len(trajectory) - 1
     chosen = np.unique(np.linspace(1 if count >= last else last / count, last, min(count, last)).round().astype(int))
-    lengths = np.array([trajectory.lengths[0], *(trajectory.lengths[t] for t in chosen)])
-    weights = np.diff(lengths) if np.isfinite(lengths).all() else np.ones(len(chosen))
+    rates = np.array([trajectory.cumulative_rates[t] for t in (0, *chosen)])
+    weights = np.diff(rates) if np.isfinite(rates).all() else np.ones(len(chosen))
     return {int(t): float(weight) for t, weight in zip(chosen, weights, strict=True)}

@@ -22,11 +22,11 @@ _SAMPLES = 512
 
 def parameter_damping(target: Target, samples: Samples) -> Tensor:
     """Λ ``(P,)``: one value for all parameters, or one each where the optimizer scaled their steps, plus the decay."""
-    reach = target.trajectory.reach
-    if reach is None:
+    rates = target.trajectory.parameter_rates
+    if rates is None:
         damping = torch.full_like(target.theta, mean_damping(target, samples))
     else:
-        damping = 1 / target.flat.vector({name: tensor.to(target.theta) for name, tensor in reach.items()})
+        damping = 1 / target.flat.vector({name: tensor.to(target.theta) for name, tensor in rates.items()})
         # A parameter that no step updated stays where it is. Infinite damping would say so, but times 0 it is NaN.
         damping = damping.clamp(max=torch.finfo(damping.dtype).max ** 0.5)
     recipe = target.recipe
@@ -35,7 +35,7 @@ def parameter_damping(target: Target, samples: Samples) -> Tensor:
 
 def mean_damping(target: Target, samples: Samples) -> float:
     """λ = 1 / Σ learning rates, with momentum counted; estimated where the trajectory does not hold them."""
-    total = target.trajectory.lengths[-1]
+    total = target.trajectory.cumulative_rates[-1]
     if np.isfinite(total) and total > 0:
         return 1.0 / total
     return 1.0 / _estimate_total_rate(target, samples)

@@ -8,7 +8,7 @@ from typing import Any
 from ddm.compute.validation import check_types
 from ddm.distil.gradient.distances import DISTANCES
 from ddm.errors import InputError
-from ddm.training import augment as augmentation
+from ddm.training import augmentation
 from ddm.training.recipe import Recipe
 
 _CHOICES = {

@@ -104,10 +104,10 @@ def _stand_in(network: nn.Module, samples: Samples, config: Config) -> Target:
     every = config.recipe.checkpoint_every or math.ceil(steps / config.recipe.epochs)
     first = Trajectory()
     first.append(state_of(network), 0, 0.0)
-    trajectory = first.some([0] * (1 + math.ceil(steps / every)))
+    trajectory = first.select([0] * (1 + math.ceil(steps / every)))
     trajectory.steps = [min(t * every, steps) for t in range(len(trajectory))]
     rate = OPTIMIZERS[config.recipe.optimizer].effective_rate(config.recipe, config.recipe.rate)
-    trajectory.lengths = [rate * step for step in trajectory.steps]
+    trajectory.cumulative_rates = [rate * step for step in trajectory.steps]
     return Target(network, trajectory, recipe=config.recipe, device=config.device)
 
 

@@ -59,7 +59,7 @@ from ddm.groups.partition import Partition
 from ddm.networks.flat import State, check_state, shapes_of
 from ddm.training.recipe import Recipe
 from ddm.training.target import Loss, Target, architecture, fingerprint_of, loss_name
-from ddm.training.trajectory import REACH, Trajectory
+from ddm.training.trajectory import PARAMETER_RATES, Trajectory
 from ddm.truth.audit import Audit
 
 FORMAT = 1
@@ -266,8 +266,8 @@ def _trajectory(run: Path, facts: Mapping[str, Any], network: nn.Module | None) 
     Only the last checkpoint is read here. The others are checked against the manifest when they are read.
     """
     hashes = _checkpoint_hashes(facts)
-    if REACH in hashes:
-        check_hash(run / TRAJECTORY / REACH, hashes[REACH], "restore it or make the run again")
+    if PARAMETER_RATES in hashes:
+        check_hash(run / TRAJECTORY / PARAMETER_RATES, hashes[PARAMETER_RATES], "restore it or make the run again")
     trajectory = Trajectory.open(run / TRAJECTORY)
     if len(trajectory) != facts["checkpoints"]:
         raise InputError(f"the run '{run}' has lost checkpoints: restore its trajectory or make it again.")
@@ -279,7 +279,7 @@ def _trajectory(run: Path, facts: Mapping[str, Any], network: nn.Module | None) 
             "restore it or make the run again."
         )
     if hashes:
-        trajectory.expect(hashes)
+        trajectory.expect_hashes(hashes)
     return trajectory
 
 

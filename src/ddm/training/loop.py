@@ -28,7 +28,7 @@ from ddm.compute.validation import check_most
 from ddm.data.samples import Samples, check_classes
 from ddm.errors import InputError
 from ddm.networks.flat import State, check_state, load_state, shapes_of, state_of
-from ddm.training import augment as augmentation
+from ddm.training import augmentation
 from ddm.training.optimizers import OPTIMIZERS
 from ddm.training.recipe import Recipe
 from ddm.training.target import Loss, Target, architecture, device_of, dtype_of, hash_of_state

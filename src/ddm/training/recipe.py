@@ -8,7 +8,7 @@ from typing import Any
 
 from ddm.compute.validation import check_types
 from ddm.errors import InputError
-from ddm.training import augment as augmentation
+from ddm.training import augmentation
 from ddm.training.optimizers import OPTIMIZERS
 
 SCHEDULES = ("constant", "cosine", "step")

@@ -1,15 +1,13 @@
 """The target ℳ: the network under study, with its trajectory θ_0 … θ_τ.
 
-``ddm.train`` makes one from a recipe; ``Recorder`` makes one from a training loop of the user's own.
+``ddm.train`` trains a target by a recipe; ``ddm.Recorder`` records one in the user's own training loop.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -31,10 +29,12 @@ class Target:
     """The network under study.
 
     flat:       the network as a function of θ, in evaluation mode
-    trajectory: θ_0 … θ_τ
-    loss:       what it was trained with
-    recipe:     how, if ``train`` trained it
-    data:       fingerprint of what it was trained on, if ``train`` trained it
+    trajectory: the checkpoints θ_0 … θ_τ
+    loss:       the loss that it was trained with
+    recipe:     the recipe that ``train`` used; None for a recorded training
+    data:       fingerprint of the training set that ``train`` used; None for a recorded training
+    theta:      θ_τ ``(P,)``
+    fixed:      the frozen parameters and buffers of θ_τ
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Target:
     def __repr__(self) -> str:
         return (
             f"Target: {type(self.network).__name__} with {self.flat.size:,} parameters and {len(self.trajectory):,} "
-            f"checkpoints over {self.trajectory.steps[-1]:,} optimiser steps"
+            f"checkpoints over {self.trajectory.steps[-1]:,} optimizer steps"
         )
 
     def state(self, t: int) -> State:
@@ -82,12 +82,12 @@ class Target:
         state = self.state(t)
         return self.flat.vector(state), self.flat.fixed(state)
 
-    def at_hand(self, checkpoints: Sequence[int], place: Place) -> Target:
-        """Itself where work in ``place`` can read the trajectory's files, else with some checkpoints in memory."""
+    def for_workers(self, checkpoints: Sequence[int], place: Place) -> Target:
+        """This target, with these checkpoints in memory if workers of ``place`` cannot read the trajectory's files."""
         if place.kind == "serial" or (self.trajectory.directory is not None and not place.remote):
             return self
         other = copy.copy(self)
-        other.trajectory = self.trajectory.some(checkpoints)
+        other.trajectory = self.trajectory.select(checkpoints)
         return other
 
     def outputs(self, x: Tensor, batch_size: int = 512) -> Tensor:
@@ -97,40 +97,16 @@ class Target:
         return torch.cat(parts)
 
     def accuracy(self, samples: Samples) -> float:
-        """Fraction of samples the trained network classifies correctly."""
+        """Fraction of samples that the trained network classifies correctly."""
         return accuracy_of(self.network, samples)
 
     def fingerprint(self) -> str:
-        """Hash of the architecture and of θ_τ with its buffers: another network or another training differs."""
+        """Hash of the architecture and of θ_τ with its buffers."""
         return fingerprint_of(architecture(self.network), self.trajectory[-1])
 
     def origin(self, data: str) -> dict[str, str]:
-        """What is made for this target and the training set of this fingerprint, as text that can be compared."""
+        """Network, target and training set (its fingerprint ``data``), to store in results and to compare later."""
         return {"network": architecture(self.network), "target": self.fingerprint(), "data": data}
-
-
-class Recorder:
-    """Keeps the trajectory of a training loop of the user's own.
-
-    ``Recorder(model)`` keeps θ_0; call ``snapshot()`` after each epoch and ``target()`` at the end. ``length`` is the
-    sum of the learning rates of the steps since the last snapshot; without it, it is estimated from the trajectory.
-    """
-
-    def __init__(self, network: nn.Module, directory: Path | str | None = None) -> None:
-        self.network = network
-        self.trajectory = Trajectory(directory)
-        self.trajectory.append(state_of(network), 0, 0.0)
-
-    def snapshot(self, steps: int = 1, length: float = math.nan) -> None:
-        """Keep the parameters as they are now."""
-        state = state_of(self.network)
-        if not all(tensor.isfinite().all() for tensor in state.values()):
-            raise InputError(f"snapshot {len(self.trajectory)}: the parameters are not finite: lower the lr.")
-        self.trajectory.append(state, self.trajectory.steps[-1] + steps, self.trajectory.lengths[-1] + length)
-
-    def target(self, loss: Loss = F.cross_entropy, device: str | torch.device = "cpu") -> Target:
-        """The target that was recorded."""
-        return Target(self.network, self.trajectory, loss, device=device)
 
 
 def accuracy_of(network: nn.Module, samples: Samples, batch_size: int = 512) -> float:
@@ -149,23 +125,23 @@ def accuracy_of(network: nn.Module, samples: Samples, batch_size: int = 512) -> 
 
 
 def architecture(network: nn.Module) -> str:
-    """A network's kind and the shapes of its parameters and buffers, as text that can be compared."""
+    """A network's class name and the shapes of its parameters and buffers, as text to compare."""
     shapes = [f"{name}{list(tensor.shape)}" for name, tensor in state_of(network).items()]
     return f"{type(network).__name__}: {' '.join(shapes)}"
 
 
 def fingerprint_of(network: str, state: State) -> str:
-    """Hash of an architecture and of what it was trained to."""
+    """Hash of an architecture and of trained parameters and buffers."""
     return hashlib.sha256(f"{network} {hash_of_state(state)}".encode()).hexdigest()
 
 
 def loss_name(loss: Loss) -> str:
-    """What identifies a loss in files, which hold no code: torch's cross-entropy, or one of the user's own."""
+    """The name of a loss in files: ``cross_entropy``, or ``own NAME`` for the user's own, whose code is not stored."""
     return "cross_entropy" if loss is F.cross_entropy else f"own {getattr(loss, '__name__', type(loss).__name__)}"
 
 
 def device_of(name: str | torch.device) -> torch.device:
-    """A device that can be used here."""
+    """The device of this name, if this machine has it."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
@@ -184,5 +160,5 @@ def hash_of_state(state: State) -> str:
 
 
 def dtype_of(network: nn.Module) -> torch.dtype:
-    """The type of a network's parameters."""
+    """The floating-point type of a network's parameters."""
     return next(network.parameters()).dtype

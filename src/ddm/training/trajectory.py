@@ -1,4 +1,4 @@
-"""The trajectory θ_0 … θ_τ of a training, a checkpoint an entry, in memory or on disk."""
+"""The trajectory of a training: its checkpoints θ_0 … θ_τ, in memory or on disk."""
 
 from __future__ import annotations
 
@@ -19,52 +19,52 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-REACH = "reach.safetensors"
-"""The file of ``Trajectory.reach``."""
+PARAMETER_RATES = "reach.safetensors"
+"""The file of ``Trajectory.parameter_rates``."""
 
-_CURE = "restore it or make the run again"
+_REMEDY = "restore it or make the run again"
 
 
 class Trajectory:
-    """Checkpoints of one training, in order.
+    """The checkpoints of one training, in order.
 
-    With a ``directory`` each checkpoint is a safetensors file there, written when it is appended and read when
-    it is asked for, so that a trajectory may be larger than memory. Without one they are kept in memory.
+    With a ``directory`` each checkpoint is a safetensors file there. It is written when it is appended and read each
+    time it is used, so a trajectory may be larger than memory. Without a directory all checkpoints stay in memory.
 
-    steps:     optimiser steps made before each checkpoint
-    lengths:   learning rates summed over those steps (how far plain gradient descent could have gone); NaN if unknown
-    reach:     the same for each parameter by the last checkpoint, where the optimiser scales steps one by one
+    steps:            number of optimizer steps before each checkpoint
+    cumulative_rates: effective learning rates (``ddm.training.optimizers``) summed over those steps; NaN if unknown
+    parameter_rates:  the same sum at the last checkpoint for each parameter by name; None if it is one for all
     """
 
     def __init__(self, directory: Path | str | None = None) -> None:
         self.directory = Path(directory).absolute() if directory is not None else None
         self.steps: list[int] = []
-        self.lengths: list[float] = []
-        self.reach: State | None = None
+        self.cumulative_rates: list[float] = []
+        self.parameter_rates: State | None = None
         self._states: list[State] = []
         self._hashes: Mapping[str, str] | None = None
 
     @classmethod
     def open(cls, directory: Path | str) -> Trajectory:
-        """The trajectory that lies in a directory."""
+        """Open the trajectory in a directory."""
         trajectory = cls(directory)
         while (path := trajectory._path(len(trajectory))).exists():
             metadata = read_metadata(path)
             try:
-                step, length = int(metadata["step"]), metadata["length"]
-                length = math.nan if length is None else float(length)
+                step, rate = int(metadata["step"]), metadata["length"]
+                rate = math.nan if rate is None else float(rate)
             except (KeyError, TypeError, ValueError, OverflowError):
-                raise InputError(f"'{path}' is not a checkpoint: restore it or make the run again.") from None
-            if step < (trajectory.steps or [0])[-1] or math.isinf(length):
-                raise InputError(f"'{path}' is not the checkpoint after the one before it: restore it.")
+                raise InputError(f"'{path}' is not a checkpoint: {_REMEDY}.") from None
+            if step < (trajectory.steps or [0])[-1] or math.isinf(rate):
+                raise InputError(f"'{path}' does not follow the checkpoint before it: restore it.")
             trajectory.steps.append(step)
-            trajectory.lengths.append(length)
-        if trajectory._reach_path.exists():
-            trajectory.reach = _read(trajectory._reach_path)
+            trajectory.cumulative_rates.append(rate)
+        if trajectory._rates_path.exists():
+            trajectory.parameter_rates = _read(trajectory._rates_path)
         return trajectory
 
-    def expect(self, hashes: Mapping[str, str]) -> None:
-        """Check each checkpoint against these hashes of files, by file name, when it is read."""
+    def expect_hashes(self, hashes: Mapping[str, str]) -> None:
+        """Check the file of each checkpoint, when it is read, against its hash here (file name → hash)."""
         self._hashes = hashes
 
     def _path(self, t: int) -> Path:
@@ -72,49 +72,53 @@ class Trajectory:
         return self.directory / f"{t:05d}.safetensors"
 
     @property
-    def _reach_path(self) -> Path:
+    def _rates_path(self) -> Path:
         assert self.directory is not None
-        return self.directory / REACH
+        return self.directory / PARAMETER_RATES
 
     def append(
-        self, state: Mapping[str, Tensor], step: int, length: float, reach: Mapping[str, Tensor] | None = None
+        self,
+        state: Mapping[str, Tensor],
+        step: int,
+        cumulative_rate: float,
+        parameter_rates: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Add a checkpoint."""
+        """Add a checkpoint, with the values of ``steps``, ``cumulative_rates`` and ``parameter_rates`` at it."""
         if self.directory is None:
-            self._states.append({name: tensor.detach().cpu().clone() for name, tensor in state.items()})
+            self._states.append(_copy(state))
         else:
-            if not self.steps:  # in place of what another training left here
+            if not self.steps:  # another training may have left its checkpoints here
                 Trajectory.open(self.directory).truncate(0)
-            known = None if math.isnan(length) else length
-            if reach is not None:
-                write_tensors(self._reach_path, reach)
+            if parameter_rates is not None:
+                write_tensors(self._rates_path, parameter_rates)
+            known = None if math.isnan(cumulative_rate) else cumulative_rate
             write_tensors(self._path(len(self)), state, {"step": step, "length": known})
         self.steps.append(step)
-        self.lengths.append(length)
-        self.reach = None if reach is None else {name: tensor.detach().cpu().clone() for name, tensor in reach.items()}
+        self.cumulative_rates.append(cumulative_rate)
+        self.parameter_rates = None if parameter_rates is None else _copy(parameter_rates)
 
     def truncate(self, count: int) -> None:
-        """Keep the first ``count`` checkpoints."""
-        for t in reversed(range(count, len(self))):  # from the end, so that no gap is left if this is cut short
+        """Delete all but the first ``count`` checkpoints."""
+        for t in reversed(range(count, len(self))):  # the last one first, so that an interruption leaves no gap
             if self.directory is not None:
                 self._path(t).unlink()
-        if count == 0 and self.directory is not None and self._reach_path.exists():
-            self._reach_path.unlink()
-        del self.steps[count:], self.lengths[count:], self._states[count:]
+        if count == 0 and self.directory is not None and self._rates_path.exists():
+            self._rates_path.unlink()
+        del self.steps[count:], self.cumulative_rates[count:], self._states[count:]
 
     def save(self, directory: Path | str) -> Trajectory:
         """Copy the trajectory to a directory, and return the copy there."""
         copy = Trajectory(directory)
-        for state, step, length in zip(self, self.steps, self.lengths, strict=True):
-            copy.append(state, step, length, self.reach if step == self.steps[-1] else None)
+        for state, step, rate in zip(self, self.steps, self.cumulative_rates, strict=True):
+            copy.append(state, step, rate, self.parameter_rates if step == self.steps[-1] else None)
         return copy
 
-    def some(self, checkpoints: Sequence[int]) -> Trajectory:
-        """A trajectory of these checkpoints only, in memory."""
+    def select(self, checkpoints: Sequence[int]) -> Trajectory:
+        """A trajectory in memory of these checkpoints alone, given by number."""
         chosen = Trajectory()
         chosen._states = [self[t] for t in checkpoints]
         chosen.steps = [self.steps[t] for t in checkpoints]
-        chosen.lengths = [self.lengths[t] for t in checkpoints]
+        chosen.cumulative_rates = [self.cumulative_rates[t] for t in checkpoints]
         return chosen
 
     def __len__(self) -> int:
@@ -127,16 +131,16 @@ class Trajectory:
         if self.directory is None:
             return self._states[t]
         path = self._path(t)
-        state = _read(path)  # first, as it tells a damaged file from one of another training
+        state = _read(path)  # first, so that a damaged file is reported as damaged, not as another file
         if self._hashes is not None:
-            check_hash(path, self._hashes.get(path.name), _CURE)
+            check_hash(path, self._hashes.get(path.name), _REMEDY)
         return state
 
     def __iter__(self) -> Iterator[State]:
         return (self[t] for t in range(len(self)))
 
     def distances(self) -> tuple[np.ndarray, np.ndarray]:
-        """How far each checkpoint is from the first and from the last, each ``(τ + 1,)``; running statistics count."""
+        """Distance of each checkpoint from the first and to the last, each ``(τ + 1,)``. Running statistics count."""
         self.check()
         first, last = self[0], self[-1]
         pairs = [(_distance(state, first), _distance(state, last)) for state in self]
@@ -144,7 +148,7 @@ class Trajectory:
         return gone, left
 
     def plot(self) -> Figure:
-        """How far the training has gone from its start, and is from its end, at each checkpoint."""
+        """Plot the distance of each checkpoint from the start and to the end of the training."""
         from ddm.plots import distances
 
         return distances(self)
@@ -153,7 +157,7 @@ class Trajectory:
         return html.paragraph(f"{self!r}.")
 
     def __repr__(self) -> str:
-        steps = f"{self.steps[-1]:,} optimiser steps" if self.steps else "no steps"
+        steps = f"{self.steps[-1]:,} optimizer steps" if self.steps else "no steps"
         return f"Trajectory of {len(self):,} checkpoints over {steps}"
 
     def check(self) -> None:
@@ -162,11 +166,15 @@ class Trajectory:
             raise InputError("a trajectory needs at least two checkpoints: take a snapshot after each epoch.")
 
 
+def _copy(state: Mapping[str, Tensor]) -> State:
+    return {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
+
+
 def _read(path: Path) -> State:
-    return read_whole(path, _CURE)
+    return read_whole(path, _REMEDY)
 
 
 def _distance(one: State, other: State) -> float:
-    """Euclidean distance of two checkpoints over all that is not a counter."""
+    """Euclidean distance of two checkpoints over their floating-point tensors, so without BatchNorm's counters."""
     parts = [(one[name] - other[name]).double().square().sum() for name in one if one[name].is_floating_point()]
     return math.sqrt(sum(float(part) for part in parts))

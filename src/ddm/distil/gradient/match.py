@@ -18,7 +18,7 @@ from ddm.compute.progress import Advance
 from ddm.distil.checkpoints import Pair
 from ddm.distil.gradient.distances import DISTANCES
 from ddm.distil.settings import Settings
-from ddm.training import augment as augmentation
+from ddm.training import augmentation
 from ddm.training.target import Target
 
 _LARGEST = 1e3

@@ -31,7 +31,7 @@ from ddm.distil.settings import Settings
 from ddm.distil.synset import Synset
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
-from ddm.training import augment as augmentation
+from ddm.training import augmentation
 from ddm.training.target import Target
 
 MatchFunction = Callable[
@@ -95,7 +95,7 @@ class GradientMatching:
         costs = {number: self.cost(partition, upper, block) for number, block in blocks}
         where = engine_for(self.engine, self.target, sum(costs.values()))
         work = copy.copy(self)
-        work.target = self.target.at_hand(range(len(self.target.trajectory)), Place.of(where))
+        work.target = self.target.for_workers(range(len(self.target.trajectory)), Place.of(where))
         workers = self.workers([block for _, block in blocks])
         for number, parts in engine.each(
             _Blocks(work, partition, upper), blocks, engine=where, workers=workers, what=None

@@ -50,7 +50,7 @@ def group_pulls(
     pulls = torch.zeros(len(groups), target.flat.size).to(target.theta)
     where = engine_for(where, target, len(checkpoints) * sum(len(group.rows) for group in groups))
     tasks = _Tasks(samples, groups, max(1, min(_GROUPS, _FLOATS // target.flat.size)))
-    local = target.at_hand(checkpoints, Place.of(where))
+    local = target.for_workers(checkpoints, Place.of(where))
     numbers = checkpoints if local is target else range(len(checkpoints))
     work = _Pull(local, numbers, weights.tolist(), limits)
     for start, found in engine.each(work, tasks, engine=where, what=None):

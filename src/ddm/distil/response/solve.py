@@ -145,7 +145,7 @@ class Responses:
 
 def pooled_weights(target: Target, checkpoints: Sequence[int]) -> Tensor:
     """ω ``(T,)``: each checkpoint's share of the training's learning rates (trapezoid rule), Σω = 1."""
-    progress = np.array([target.trajectory.lengths[t] for t in checkpoints])
+    progress = np.array([target.trajectory.cumulative_rates[t] for t in checkpoints])
     if not np.isfinite(progress).all() or not progress[-1] > progress[0]:
         progress = np.array([target.trajectory.steps[t] for t in checkpoints], dtype=float)
     if len(progress) == 1:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from ddm.training.augment import KINDS, augment, check
+from ddm.training.augmentation import KINDS, augment, check
 
 
 def generator(seed=0):
