@@ -16,6 +16,7 @@ import torch
 from command_results import CommandResult, without_progress
 
 import ddm
+import ddm.runs.config
 import ddm.runs.run
 from ddm.cli import main as cli
 from ddm.compute import precision
@@ -47,7 +48,7 @@ def datamodel(target, digits) -> ddm.DistilledDatamodel:
 def finished_run(tmp_path_factory) -> Path:
     """The directory of a small finished run. Tests that change it copy it first."""
     out = tmp_path_factory.mktemp("finished") / "run"
-    config = ddm.runs.run.Config(
+    config = ddm.runs.config.Config(
         limit=60,
         options={"width": 4, "depth": 1, "seed": 0},
         recipe=ddm.Recipe(epochs=2, batch_size=16),

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def page_file(datamodel, digits, tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
-    report.write(datamodel, digits, path, run.summary(datamodel, digits))
+    report.write(datamodel, digits, path, run.summarise(datamodel, digits))
     return path
 
 
@@ -39,7 +39,7 @@ def evil_file(digits, tmp_path_factory):
     target = ddm.train(network, data.train, ddm.Recipe(epochs=2, lr=0.1, batch_size=16))
     datamodel = ddm.DistilledDatamodel.fit(target, data.train, clusters=2, curvature=64, bank=8)
     path = tmp_path_factory.mktemp("evil") / "report.html"
-    report.write(datamodel, data, path, run.summary(datamodel, data))
+    report.write(datamodel, data, path, run.summarise(datamodel, data))
     return path
 
 

@@ -18,6 +18,7 @@ from refusals import assert_refused
 
 import ddm
 import ddm.cli.main
+import ddm.runs.config
 import ddm.runs.run
 from ddm import Recipe, Settings
 from ddm.cli import main as cli
@@ -234,7 +235,7 @@ def wanted(command, monkeypatch):
 
 def test_without_options_everything_is_the_default(wanted):
     config, out = wanted()
-    assert config == ddm.runs.run.Config(options={"seed": 0})
+    assert config == ddm.runs.config.Config(options={"seed": 0})
     assert out == Path("runs/digits")
 
 
@@ -247,7 +248,7 @@ def test_every_option_of_fit_reaches_the_config(wanted):
     )
     config, out = wanted(*options.split())
     assert out == Path("o")
-    assert config == ddm.runs.run.Config(
+    assert config == ddm.runs.config.Config(
         data="mnist",
         root="r",
         limit=9,

@@ -6,6 +6,7 @@ import torch
 from published_files import pixels, write_mnist
 from refusals import refused
 
+import ddm.runs.config
 import ddm.runs.run
 from ddm.compute import memory
 from ddm.compute.files import read_json
@@ -75,7 +76,7 @@ def test_another_size_is_another_training_set():
 
 
 def test_the_size_of_a_run_is_kept_in_its_config(tmp_path):
-    config = ddm.runs.run.Config(
+    config = ddm.runs.config.Config(
         limit=40,
         size=4,
         options={"width": 4, "depth": 1},
@@ -84,13 +85,13 @@ def test_the_size_of_a_run_is_kept_in_its_config(tmp_path):
         settings=ddm.Settings(steps=1),
     )
     ddm.runs.run.fit(config, tmp_path / "run")
-    again = ddm.runs.run.Config.from_dict(read_json(tmp_path / "run" / "config.json"))
+    again = ddm.runs.config.Config.from_dict(read_json(tmp_path / "run" / "config.json"))
     assert again == config
     datamodel, data = ddm.runs.run.open_run(tmp_path / "run")
     assert data.train.shape == (1, 4, 4)
     assert datamodel.data == load("digits", limit=40, size=4).train.fingerprint()
     with refused("size", "4 there, 6 now"):
-        ddm.runs.run.fit(ddm.runs.run.Config(**{**config.__dict__, "size": 6}), tmp_path / "run")
+        ddm.runs.run.fit(ddm.runs.config.Config(**{**config.__dict__, "size": 6}), tmp_path / "run")
 
 
 def test_memory_is_asked_for_the_size_that_images_will_have(monkeypatch):

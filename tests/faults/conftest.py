@@ -19,7 +19,7 @@ from fuzzing import Hang
 import ddm
 import ddm.runs.run
 from ddm.runs import store
-from ddm.runs.run import Config
+from ddm.runs.config import Config
 from ddm.truth.audit import Audit
 
 Attempt = Callable[..., AbstractContextManager[None]]

@@ -30,8 +30,8 @@ from ddm.compute.files import is_whole, read_json, read_table
 from ddm.data import images
 from ddm.data.readers import cifar, idx, npz
 from ddm.distil.synset import Synset
-from ddm.runs import store
-from ddm.runs.run import Config
+from ddm.runs import manifest, partition_file
+from ddm.runs.config import Config
 from ddm.training.trajectory import Trajectory
 from ddm.truth.audit import Audit
 from ddm.truth.effects import Effects
@@ -115,7 +115,7 @@ def _readers(run: Path) -> dict[str, Reader]:
             "manifest.json",
             files("manifest.json"),
             mutations.changed_sealed,
-            lambda path: store.read_manifest(path.parent),
+            lambda path: manifest.read_manifest(path.parent),
         ),
         "json": Reader("file.json", files("summary.json"), mutations.changed_json, read_table),
         "config": Reader(
@@ -134,7 +134,10 @@ def _readers(run: Path) -> dict[str, Reader]:
             Synset.load,
         ),
         "partition": Reader(
-            "file.safetensors", files("partition.safetensors"), mutations.changed_safetensors, store.load_partition
+            "file.safetensors",
+            files("partition.safetensors"),
+            mutations.changed_safetensors,
+            partition_file.load_partition,
         ),
         "network": Reader(
             "file.safetensors", files("network.safetensors"), mutations.changed_safetensors, networks.load

@@ -25,7 +25,7 @@ from ddm.distil.gradient.start import drawn
 from ddm.distil.response.pull import GroupSamples, group_pulls
 from ddm.privacy import distances, membership
 from ddm.privacy.reconstruction import invert_gradients, total_variation
-from ddm.runs.run import Config
+from ddm.runs.config import Config
 
 
 @pytest.fixture

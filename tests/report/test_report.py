@@ -74,7 +74,7 @@ class Page(HTMLParser):
 
 def written(datamodel, data, folder, **options) -> Page:
     path = folder / "page.html"
-    report.write(datamodel, data, path, run.summary(datamodel, data), **options)
+    report.write(datamodel, data, path, run.summarise(datamodel, data), **options)
     return Page(path)
 
 
@@ -131,7 +131,7 @@ def test_the_sections_come_in_order(page):
 
 
 def test_the_model_section_has_the_accuracies_of_the_run(page, datamodel, digits):
-    facts = run.summary(datamodel, digits)
+    facts = run.summarise(datamodel, digits)
     for split in ("train", "validation", "test"):
         assert percent(facts["accuracy"][split]) in page.text["model"]
     assert f"{facts['parameters']:,} parameters" in page.text["model"]

@@ -22,6 +22,8 @@ from refusals import assert_refused
 
 import ddm
 import ddm.compute.files
+import ddm.runs.config
+import ddm.runs.inputs
 import ddm.runs.run
 import ddm.truth.audit
 import ddm.truth.figures
@@ -29,14 +31,14 @@ from ddm import networks
 from ddm.compute import memory
 from ddm.compute.files import read_json, read_metadata, read_tensors, write_json, write_tensors
 from ddm.distil.synset import Synset
-from ddm.runs import store
+from ddm.runs import manifest
 from ddm.runs.verify import verify
 from ddm.training.trajectory import Trajectory
 
 FEW = 200 * 2**20
 """Bytes that refusing a file may take."""
 
-CONFIG = ddm.runs.run.Config(
+CONFIG = ddm.runs.config.Config(
     limit=24,
     options={"width": 2, "depth": 1},
     recipe=ddm.Recipe(epochs=1, batch_size=24, optimizer="adam", lr=0.01),
@@ -493,7 +495,7 @@ def test_a_checkpoint_of_other_shapes_is_refused_by_the_tensor_that_differs(run,
 def test_a_training_that_counted_wrongly_is_not_gone_on_with(run, metadata, refused):
     path = run / "trajectory" / "progress.safetensors"
     write_tensors(path, read_tensors(path), read_metadata(path) | metadata)
-    data = ddm.runs.run.load_data(CONFIG)
+    data = ddm.runs.inputs.load_data(CONFIG)
     network = networks.build("convnet", data.train.shape, 10, width=2, depth=1)
     with refused("progress.safetensors"):
         ddm.train(network, data.train, CONFIG.recipe, directory=run / "trajectory")
@@ -515,7 +517,7 @@ def test_a_training_that_counted_wrongly_is_not_gone_on_with(run, metadata, refu
     ],
 )
 def test_a_training_is_not_gone_on_with_by_an_optimiser_of_something_else(tmp_path, optimizer, name, change, refused):
-    data, path = ddm.runs.run.load_data(CONFIG), tmp_path / "progress.safetensors"
+    data, path = ddm.runs.inputs.load_data(CONFIG), tmp_path / "progress.safetensors"
     network = networks.build("convnet", data.train.shape, 10, width=2, depth=1)
     recipe = ddm.Recipe(epochs=2, optimizer=optimizer, momentum=0.5 if optimizer == "sgd" else 0.0, lr=0.01)
     ddm.train(network, data.train, recipe, directory=tmp_path)
@@ -644,4 +646,4 @@ def test_a_file_of_groups_that_never_ends_is_not_read(tmp_path, command):
 def test_store_knows_no_format_before_the_first(run, refused):
     change_manifest(run, format=-1)
     with refused("manifest.json"):
-        store.read_manifest(run)
+        manifest.read_manifest(run)

@@ -14,8 +14,9 @@ from refusals import assert_refused
 from ddm.compute.backends import Place
 from ddm.distil import Settings
 from ddm.runs import plan as module
+from ddm.runs.config import Config
 from ddm.runs.plan import estimate
-from ddm.runs.run import Config, fit
+from ddm.runs.run import fit
 from ddm.training.recipe import Recipe
 
 SMALL = Config(
@@ -53,10 +54,11 @@ MEASURED = """
 import json, sys
 from pathlib import Path
 from ddm.runs import run
+from ddm.runs.config import Config
 from ddm.runs.plan import estimate
 from ddm.compute.memory import peak
 
-config, out = run.Config.from_dict(json.loads(sys.argv[1])), sys.argv[2:]
+config, out = Config.from_dict(json.loads(sys.argv[1])), sys.argv[2:]
 if out:
     run.fit(config, Path(out[0]), "serial")
     print(peak())

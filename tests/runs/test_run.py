@@ -16,8 +16,9 @@ import ddm.training.loop
 from ddm import DistilledDatamodel, InputError, Recipe, Settings
 from ddm.compute.files import read_json, write_json
 from ddm.distil import MATCHINGS, distil
-from ddm.runs import run, store
-from ddm.runs.run import Config, fit, open_run
+from ddm.runs import inputs, manifest, run, store
+from ddm.runs.config import Config, read_config
+from ddm.runs.run import fit, open_run
 
 
 class Killed(BaseException):
@@ -159,9 +160,9 @@ def killed(config, out, patch, owner, name, survived):
         (MATCHINGS, "reverse", 0),
         (MATCHINGS, "reverse", 1),
         (MATCHINGS, "reverse", 4),
-        (run, "summary", 0),
+        (run, "summarise", 0),
         (store, "save", 0),
-        (store, "manifest", 0),
+        (manifest, "describe", 0),
     ],
     ids=lambda value: value if isinstance(value, (str, int)) else "",
 )
@@ -200,7 +201,7 @@ def test_a_run_killed_again_and_again_still_gets_there(config, finished, tmp_pat
     for owner, name, survived in (
         (ddm.training.loop.augmentation, "augment", 4),
         (MATCHINGS, "reverse", 2),
-        (run, "summary", 0),
+        (run, "summarise", 0),
     ):
         with monkeypatch.context() as patch:
             killed(config, tmp_path, patch, owner, name, survived)
@@ -396,7 +397,7 @@ def test_a_run_saved_from_python_opens_with_the_name_of_its_data(from_python, np
 def test_a_loaded_run_finds_its_own_training_set_when_it_is_first_needed(finished, npz, monkeypatch):
     loads = []
     load = ddm.datasets.load
-    monkeypatch.setattr(run.datasets, "load", lambda *given, **named: loads.append(given) or load(*given, **named))
+    monkeypatch.setattr(inputs.datasets, "load", lambda *given, **named: loads.append(given) or load(*given, **named))
     loaded, data = ddm.load(finished), load(f"npz:{npz}")
     loaded.attribute(data.test[:3])
     assert loads == []
@@ -471,7 +472,7 @@ def test_a_killed_run_whose_file_of_groups_has_changed_since_is_refused(config, 
     groups = tmp_path / "groups.txt"
     with np.load(npz) as arrays:
         groups.write_text("".join(f"{label}\n" for label in arrays["labels"]))
-    mine = replace(config, groups=str(groups), groups_hash=run.hash_of(groups))
+    mine = replace(config, groups=str(groups), groups_hash=inputs.hash_of(groups))
     with monkeypatch.context() as patch:
         killed(mine, tmp_path / "out", patch, MATCHINGS, "reverse", 2)
     groups.write_text(groups.read_text().replace("2", "1"))
@@ -525,7 +526,7 @@ def test_a_config_of_relative_paths_is_replayed_from_any_folder(relative, projec
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    config = Config.from_dict(store.read_config(project / "runs" / "mine" / "config.json"))
+    config = Config.from_dict(read_config(project / "runs" / "mine" / "config.json"))
     fit(config, Path("again"))
     assert results_of(elsewhere / "again") == results_of(project / "runs" / "mine")
     monkeypatch.chdir("/")
@@ -549,8 +550,10 @@ def test_a_run_that_does_not_say_where_its_paths_start_opens_from_the_folder_it_
 
 def test_a_run_of_data_in_the_usual_folder_opens_from_any_folder(project, monkeypatch):
     (project / "data" / "mnist").mkdir(parents=True)
-    monkeypatch.setattr(run.datasets, "load", lambda name, root, **_: (_ for _ in ()).throw(InputError(f"root {root}")))
+    monkeypatch.setattr(
+        inputs.datasets, "load", lambda name, root, **_: (_ for _ in ()).throw(InputError(f"root {root}"))
+    )
     based = replace(Config(data="mnist"), base=str(project))
     monkeypatch.chdir("/")
     with pytest.raises(InputError, match=str(project / "data" / "mnist")):
-        run.load_data(based)
+        inputs.load_data(based)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import ddm
 from ddm import DistilledDatamodel, Recipe
 from ddm.compute.files import write_json
-from ddm.runs import store
+from ddm.runs import manifest
 
 
 class Killed(BaseException):
@@ -246,8 +246,8 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, refused):
 
 
 def test_a_run_of_a_newer_format_is_refused(run, refused):
-    change_manifest(run, format=store.FORMAT + 1)
-    with refused(f"format {store.FORMAT + 1}", "update ddm"):
+    change_manifest(run, format=manifest.FORMAT + 1)
+    with refused(f"format {manifest.FORMAT + 1}", "update ddm"):
         ddm.load(run)
 
 

@@ -30,7 +30,7 @@ from ddm.bench.setup import Setup, preset
 from ddm.compute.engine import Engine
 from ddm.compute.files import check_empty, read_table, working_in
 from ddm.errors import InputError
-from ddm.runs.store import writable
+from ddm.runs.folder import make_writable
 
 __all__ = ["BENCHES", "Setup", "preset", "run"]
 
@@ -68,7 +68,7 @@ def run(name: str, setup: Setup, out: Path, command: str = "", engine: Engine = 
     if name not in BENCHES:
         raise InputError(f"there is no benchmark '{name}': use one of {', '.join(BENCHES)}.")
     _check_free(out)
-    writable(out)
+    make_writable(out)
     started = time.perf_counter()
     with working_in(out):
         report = BENCHES[name](Problem(setup, out / WORK, engine))

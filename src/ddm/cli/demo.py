@@ -21,7 +21,7 @@ def demo(
     """Train, distil, attribute and trace on scikit-learn's digits, tell what came out, and make a page of it."""
     from ddm.cli import demo_story as demos
     from ddm.compute.terminal import console
-    from ddm.runs.run import Config
+    from ddm.runs.config import Config
     from ddm.training.recipe import Recipe
 
     found = demos.demo(

@@ -14,7 +14,7 @@ from ddm.cli.text import describe_audit, describe_run, predictions
 from ddm.data.samples import Data, Samples
 from ddm.datamodel import DistilledDatamodel
 from ddm.runs import run as runs
-from ddm.runs.run import Config
+from ddm.runs.config import Config
 from ddm.truth.audit import Audit
 
 _REMOVED = 3

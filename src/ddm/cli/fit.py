@@ -24,7 +24,7 @@ from ddm.errors import InputError
 
 if TYPE_CHECKING:
     from ddm.distil import Settings
-    from ddm.runs.run import Config
+    from ddm.runs.config import Config
     from ddm.training.recipe import Recipe
 
 _RECIPE = (
@@ -95,7 +95,7 @@ def fit(
     from ddm.compute.files import hash_of
     from ddm.compute.terminal import console
     from ddm.runs import run as runs
-    from ddm.runs.run import Config
+    from ddm.runs.config import Config
 
     if config is not None:
         wanted = _replayed(context, config, root, device)
@@ -134,8 +134,7 @@ def fit(
 
 def _replayed(context: typer.Context, path: Path, root: str | None, device: str) -> Config:
     """The config of a file, with the data and the device of this machine."""
-    from ddm.runs.run import Config
-    from ddm.runs.store import read_config
+    from ddm.runs.config import Config, read_config
 
     config = Config.from_dict(read_config(path))
     _only(context, ("config", "root", "out", "device", "engine", "plan", "as_json"))

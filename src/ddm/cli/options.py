@@ -17,7 +17,7 @@ from ddm.errors import InputError
 if TYPE_CHECKING:
     from ddm.data.samples import Samples
     from ddm.datamodel import DistilledDatamodel
-    from ddm.runs.run import Config
+    from ddm.runs.config import Config
 
 Run = Annotated[Path, typer.Argument(help="Folder of a run that ddm fit made.", show_default=False)]
 Root = Annotated[str | None, typer.Option(help="Folder with the dataset's files.")]

@@ -46,7 +46,7 @@ def report(
         datamodel,
         dataset,
         out or run / "report.html",
-        runs.summary(datamodel, dataset) | {"seconds": _seconds(run)},
+        runs.summarise(datamodel, dataset) | {"seconds": _seconds(run)},
         split=split,
         images=images,
         command=typed(root),
@@ -65,8 +65,8 @@ def report(
 def _seconds(run: Path) -> dict[str, Any]:
     """What each stage of a run took; nothing for one that was saved from Python."""
     from ddm.compute.files import read_table
-    from ddm.runs import store
+    from ddm.runs.folder import SUMMARY
 
-    summary = run / store.SUMMARY
+    summary = run / SUMMARY
     seconds = read_table(summary).get("seconds") if summary.exists() else {}
     return seconds if isinstance(seconds, dict) else {}

@@ -51,7 +51,7 @@ def trace(
     from ddm.cli.text import describe_trace, shares_table
     from ddm.compute.backends import Place
     from ddm.compute.terminal import console
-    from ddm.runs.store import EXACT
+    from ddm.runs.folder import EXACT
 
     if plot is not None:
         plots.picture_kind(plot)

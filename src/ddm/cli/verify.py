@@ -30,10 +30,10 @@ def verify(run: Run, data: DataName = None, root: Root = None, as_json: AsJson =
 
 def _training_set(run: Path, data: str | None, root: str | None) -> Samples | str:
     """The training set of a run, or why there is none; one that was asked for must be there."""
-    from ddm.runs import run as runs
+    from ddm.runs.inputs import training_set
 
     try:
-        return runs.training_set(run, data, root)
+        return training_set(run, data, root)
     except InputError as error:
         if data is not None or root is not None:
             raise

@@ -15,7 +15,7 @@ from ddm.data.samples import Data, Samples
 from ddm.datamodel import DistilledDatamodel
 from ddm.errors import InputError
 from ddm.explorer.quota import Room
-from ddm.runs.store import EXACT
+from ddm.runs.folder import EXACT
 from ddm.truth.retraining import Retraining
 
 MOST_TESTED = 2000

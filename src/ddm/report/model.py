@@ -8,7 +8,7 @@ from ddm.report.numbers import percent, plural
 
 
 def model(facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts of a run (``ddm.runs.run.summary``) as tiles and sentences."""
+    """The facts of a run (``ddm.runs.run.summarise``) as tiles and sentences."""
     samples, accuracy, sizes = facts["samples"], facts["accuracy"], facts["group_sizes"]
     return {
         "network": facts["network"],

@@ -52,7 +52,7 @@ def write(
 ) -> dict[str, Any]:
     """Write the page of a datamodel to ``out``, and return what it says in numbers.
 
-    facts:   of the run, as ``ddm.runs.run.summary`` gives them, with ``seconds`` where known
+    facts:   of the run, as ``ddm.runs.run.summarise`` gives them, with ``seconds`` where known
     split:   where single predictions are taken from; the diagnosis is that of the validation samples
     images:  whether pictures of samples may be shown
     command: what makes the page again

@@ -1,1 +1,1 @@
-"""Run directories: the config, making and opening a run, storing, verifying and planning it."""
+"""Run directories: their config, how a run is made, opened, stored, verified and planned."""

@@ -28,7 +28,8 @@ from ddm.distil.response.encode import bank_bytes
 from ddm.distil.response.matching import ResponseMatching
 from ddm.groups.partition import Partition, features_of, kmeans, make_partition, sequential
 from ddm.networks.flat import state_of
-from ddm.runs.run import Config, load_data, read_groups
+from ddm.runs.config import Config
+from ddm.runs.inputs import load_data, read_groups
 from ddm.training.loop import train
 from ddm.training.optimizers import OPTIMIZERS
 from ddm.training.target import Target

@@ -1,4 +1,4 @@
-"""Whether a run is whole: each file as it was written, all of them of one training, and the training data the same."""
+"""Check a run: each file is as it was written, all belong to one training, and the training data are the same."""
 
 from __future__ import annotations
 
@@ -12,18 +12,30 @@ from ddm.compute.files import hash_of, is_sealed, is_whole, read_json, read_tabl
 from ddm.data.samples import Samples
 from ddm.errors import InputError
 from ddm.runs import store
+from ddm.runs.folder import AUDIT, CONFIG, EXACT, FILES, MANIFEST, PARTITION, PARTS, SYNSET, TRAJECTORY, check_links
+from ddm.runs.manifest import explain_other_file, explain_other_trajectory, parse_manifest
 from ddm.truth.audit import Audit
 
-WHOLE, DAMAGED, MISSING, FOREIGN, UNCHECKED, OTHER = "whole", "damaged", "missing", "foreign", "unchecked", "other"
-"""As written; not as written; not there; as written for something else; nothing to check it by; no part of a run."""
+WHOLE = "whole"
+"""The file is as it was written."""
+DAMAGED = "damaged"
+"""The file is not as it was written."""
+MISSING = "missing"
+"""The manifest lists the file, and the run does not have it."""
+FOREIGN = "foreign"
+"""The file is as it was written, but for another run."""
+UNCHECKED = "unchecked"
+"""There is no checksum to check the file by."""
+OTHER = "other"
+"""The file is no part of a run."""
 
 TOGETHER, DATA = "the files together", "the training data"
-"""What is checked beside the files."""
+"""Names of the two checks beside those of single files."""
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What was found of a file, or of what belongs to them all."""
+class Check:
+    """The state of one file, of the files together, or of the training data."""
 
     name: str
     state: str
@@ -31,161 +43,168 @@ class Checked:
 
     @property
     def bad(self) -> bool:
-        """Whether the run should not be used like this."""
+        """True if the run should not be used like this."""
         return self.state in (DAMAGED, MISSING, FOREIGN)
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found of a run.
+    """The result of verifying a run.
 
     run:      its folder
-    complete: whether it was ever finished
-    checked:  every file, then what belongs to them all
+    complete: True if it was finished
+    checked:  one check per file, then the files together and the training data
     """
 
     run: str
     complete: bool
-    checked: tuple[Checked, ...]
+    checked: tuple[Check, ...]
 
     @property
-    def bad(self) -> list[Checked]:
-        """What is damaged, missing or foreign."""
-        return [one for one in self.checked if one.bad]
+    def bad(self) -> list[Check]:
+        """The checks that failed."""
+        return [check for check in self.checked if check.bad]
 
     @property
     def sentence(self) -> str:
-        """What was found, in a sentence."""
+        """The result in one sentence."""
         if self.bad:
-            told = "; ".join(
-                f"{one.name} is {one.state}" + (f" ({one.why})" if one.why else "") for one in self.bad[:3]
+            named = "; ".join(
+                f"{check.name} is {check.state}" + (f" ({check.why})" if check.why else "") for check in self.bad[:3]
             )
             more = f"; and {len(self.bad) - 3} more" if len(self.bad) > 3 else ""
-            return f"the run '{self.run}' is not whole: {told}{more}."
+            return f"the run '{self.run}' is not whole: {named}{more}."
         if not self.complete:
-            return f"what there is of the run '{self.run}' is whole, but it is not complete: start its ddm fit again."
-        left = [one.name for one in self.checked if one.state == UNCHECKED]
-        but = f", but nothing tells whether {', '.join(left[:3])} {'is' if len(left) == 1 else 'are'}" if left else ""
-        return f"the run '{self.run}' is whole{but}."
+            return (
+                f"the files of the run '{self.run}' are whole, but the run is not complete: "
+                "start the same ddm fit again to resume it."
+            )
+        unchecked = [check.name for check in self.checked if check.state == UNCHECKED]
+        if not unchecked:
+            return f"the run '{self.run}' is whole."
+        more = f" and {len(unchecked) - 3} more" if len(unchecked) > 3 else ""
+        return f"the run '{self.run}' is whole, but not checked: {', '.join(unchecked[:3])}{more}."
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
-        checked = [asdict(one) for one in self.checked]
         return {
             "run": self.run,
             "whole": not self.bad,
             "complete": self.complete,
             "sentence": self.sentence,
-            "checked": checked,
+            "checked": [asdict(check) for check in self.checked],
         }
 
 
 def verify(run: Path, train: Samples | Callable[[], Samples | str] | None = None) -> Verification:
-    """Check every file of a run, that they belong together, and that ``train`` is what it was made with.
+    """Check every file of a run, that the files belong together, and that the training data are the run's own.
 
-    train: the training set, or what finds it once the files are whole; the reason, in words, where there is none
+    train: the training set, or a function that loads it once the files are checked; the function returns the reason
+           as text where there is no training set
     """
-    store.check_links(run)
-    facts = store.read_facts(run)
-    complete = bool(facts.get("complete"))
-    checked = [_manifest(facts)]
+    check_links(run)
+    manifest = parse_manifest(run)
+    complete = bool(manifest.get("complete"))
+    checks = [_check_manifest(manifest)]
     if complete:
-        checked += [_listed(run, name, known, facts) for name, known in _named(run, facts).items()]
-    checked += list(_others(run, facts, {one.name for one in checked}))
-    if complete and not any(one.bad for one in checked):
-        checked += [_together(run, facts), _data(facts, train() if callable(train) else train)]
-    return Verification(str(run), complete, tuple(checked))
+        checks += [_check_listed(run, name, known, manifest) for name, known in _listed_files(run, manifest).items()]
+    checks += list(_check_unlisted(run, manifest, {check.name for check in checks}))
+    if complete and not any(check.bad for check in checks):
+        checks += [_check_together(run, manifest), _check_data(manifest, train() if callable(train) else train)]
+    return Verification(str(run), complete, tuple(checks))
 
 
-def _manifest(facts: Mapping[str, Any]) -> Checked:
-    sealed = is_sealed(facts)
-    if sealed is None:
-        return Checked(store.MANIFEST, UNCHECKED, "it holds no checksum of its own")
-    return Checked(store.MANIFEST, WHOLE) if sealed else Checked(store.MANIFEST, DAMAGED, "it has changed")
+def _check_manifest(manifest: Mapping[str, Any]) -> Check:
+    unchanged = is_sealed(manifest)
+    if unchanged is None:
+        return Check(MANIFEST, UNCHECKED, "it holds no checksum of its own")
+    return Check(MANIFEST, WHOLE) if unchanged else Check(MANIFEST, DAMAGED, "it has changed")
 
 
-def _named(run: Path, facts: Mapping[str, Any]) -> dict[str, str | None]:
-    """The files that a complete run must have, each with its checksum where the manifest holds one."""
-    known: dict[str, str | None] = facts["files"]
+def _listed_files(run: Path, manifest: Mapping[str, Any]) -> dict[str, str | None]:
+    """The files that a complete run must have, each with its checksum if the manifest holds one."""
+    known: dict[str, str | None] = manifest["files"]
     if any(PurePosixPath(name).is_absolute() or ".." in name for name in known):
-        raise InputError(f"'{run / store.MANIFEST}' does not name the files of its run: restore it.")
-    return dict.fromkeys((store.CONFIG, store.PARTITION, store.SYNSET)) | known
+        raise InputError(f"'{run / MANIFEST}' names files outside of its run: restore it.")
+    return dict.fromkeys((CONFIG, PARTITION, SYNSET)) | known
 
 
-def _listed(run: Path, name: str, known: str | None, facts: Mapping[str, Any]) -> Checked:
+def _check_listed(run: Path, name: str, known: str | None, manifest: Mapping[str, Any]) -> Check:
     path = run / name
-    if not os.path.exists(path):  # unlike the path's own, it bears names too long for a file
-        return Checked(name, MISSING)
-    if known is None or hash_of(path) == known:
-        return _by_itself(path, name) if known is None else Checked(name, WHOLE)
-    found = _by_itself(path, name)
-    if found.bad or path.suffix != ".safetensors":
-        return Checked(name, DAMAGED, found.why or "it has changed")
-    if path.parent.name == store.TRAJECTORY:
-        return Checked(name, FOREIGN, store.training_of(run, facts))
-    return Checked(name, FOREIGN, store.stranger(path, facts))
+    if not os.path.exists(path):  # Path.exists raises an error for names that are too long
+        return Check(name, MISSING)
+    if known is None:
+        return _check_alone(path, name)
+    if hash_of(path) == known:
+        return Check(name, WHOLE)
+    alone = _check_alone(path, name)
+    if alone.bad or path.suffix != ".safetensors":
+        return Check(name, DAMAGED, alone.why or "it has changed")
+    if path.parent.name == TRAJECTORY:
+        return Check(name, FOREIGN, explain_other_trajectory(run, manifest))
+    return Check(name, FOREIGN, explain_other_file(path, manifest))
 
 
-def _by_itself(path: Path, name: str) -> Checked:
-    """A file by what it says of itself."""
+def _check_alone(path: Path, name: str) -> Check:
+    """Check a file by the checksum that it holds itself."""
     try:
         if path.suffix == ".json":
             read_json(path)
-            return Checked(name, UNCHECKED, "it holds no checksum")
+            return Check(name, UNCHECKED, "it holds no checksum")
         whole = is_whole(path)
     except InputError as error:
-        return Checked(name, DAMAGED, str(error).removesuffix(".").replace(f"'{path}'", "it"))
+        return Check(name, DAMAGED, str(error).removesuffix(".").replace(f"'{path}'", "it"))
     if whole is None:
-        return Checked(name, UNCHECKED, "it holds no checksum")
-    return Checked(name, WHOLE) if whole else Checked(name, DAMAGED, "it has changed")
+        return Check(name, UNCHECKED, "it holds no checksum")
+    return Check(name, WHOLE) if whole else Check(name, DAMAGED, "it has changed")
 
 
-def _others(run: Path, facts: Mapping[str, Any], done: set[str]) -> Iterator[Checked]:
-    """The files that a manifest does not name."""
-    lists_trajectory = any(name.startswith(store.TRAJECTORY) for name in done)
+def _check_unlisted(run: Path, manifest: Mapping[str, Any], listed: set[str]) -> Iterator[Check]:
+    """Check the files that the manifest does not list."""
+    lists_trajectory = any(name.startswith(TRAJECTORY) for name in listed)
     for path in sorted(path for path in run.rglob("*") if not path.is_dir()):
         name = path.relative_to(run).as_posix()
         top = name.partition("/")[0]
-        if name in done:
+        if name in listed:
             continue
         if any(part.startswith(".") for part in PurePosixPath(name).parts):
-            yield Checked(name, OTHER, "hidden, as what a write that was cut short leaves")
-        elif name == store.AUDIT:
-            yield _audit(run, facts)
-        elif top == store.TRAJECTORY and lists_trajectory:
-            yield Checked(name, FOREIGN, "the run was saved without it")
-        elif top in (store.TRAJECTORY, store.PARTS, store.EXACT) or name in store.FILES:
-            yield _by_itself(path, name)
+            yield Check(name, OTHER, "hidden, like the rest of an interrupted write")
+        elif name == AUDIT:
+            yield _check_audit(run, manifest)
+        elif top == TRAJECTORY and lists_trajectory:
+            yield Check(name, FOREIGN, "the run was saved without it")
+        elif top in (TRAJECTORY, PARTS, EXACT) or name in FILES:
+            yield _check_alone(path, name)
         else:
-            yield Checked(name, OTHER)
+            yield Check(name, OTHER)
 
 
-def _audit(run: Path, facts: Mapping[str, Any]) -> Checked:
+def _check_audit(run: Path, manifest: Mapping[str, Any]) -> Check:
     try:
-        values = read_table(run / store.AUDIT)
+        values = read_table(run / AUDIT)
         Audit.from_dict(values)
     except InputError as error:
-        return Checked(store.AUDIT, DAMAGED, str(error).removesuffix("."))
+        return Check(AUDIT, DAMAGED, str(error).removesuffix("."))
     if is_sealed(values) is False:
-        return Checked(store.AUDIT, DAMAGED, "it has changed")
-    if facts.get("complete") and values.get("of") != facts["files"].get(store.SYNSET):
-        return Checked(store.AUDIT, FOREIGN, "it is of another synset")
-    return Checked(store.AUDIT, UNCHECKED if is_sealed(values) is None else WHOLE)
+        return Check(AUDIT, DAMAGED, "it has changed")
+    if manifest.get("complete") and values.get("of") != manifest["files"].get(SYNSET):
+        return Check(AUDIT, FOREIGN, "it was made for another synset")
+    return Check(AUDIT, UNCHECKED if is_sealed(values) is None else WHOLE)
 
 
-def _together(run: Path, facts: Mapping[str, Any]) -> Checked:
-    """Whether the pieces are of one training, and the run loads."""
+def _check_together(run: Path, manifest: Mapping[str, Any]) -> Check:
+    """Check that all files belong to one training and that the run loads."""
     try:
-        store.check_loads(run, facts)
+        store.check_loads(run, manifest)
     except InputError as error:
-        return Checked(TOGETHER, FOREIGN, str(error).removesuffix("."))
-    return Checked(TOGETHER, WHOLE)
+        return Check(TOGETHER, FOREIGN, str(error).removesuffix("."))
+    return Check(TOGETHER, WHOLE)
 
 
-def _data(facts: Mapping[str, Any], train: Samples | str | None) -> Checked:
-    """Whether the training set is the one that a run was made with."""
+def _check_data(manifest: Mapping[str, Any], train: Samples | str | None) -> Check:
+    """Check that the training set is the one that the run was made with."""
     if train is None or isinstance(train, str):
-        return Checked(DATA, UNCHECKED, train or "it was not given")
-    if train.fingerprint() == facts["data"]:
-        return Checked(DATA, WHOLE)
-    return Checked(DATA, FOREIGN, train.unlike(facts.get("described")))
+        return Check(DATA, UNCHECKED, train or "it was not given")
+    if train.fingerprint() == manifest["data"]:
+        return Check(DATA, WHOLE)
+    return Check(DATA, FOREIGN, train.unlike(manifest.get("described")))
