@@ -1,11 +1,10 @@
-"""DistilledDatamodel, the front door: fit once, then ask."""
+"""DistilledDatamodel: distil the influence of every group once with ``fit``, then ask questions."""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,12 @@ import numpy as np
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from ddm.answers.attributed import attributed
-from ddm.answers.attribution import Attribution
-from ddm.answers.diagnosed import diagnosed
-from ddm.answers.diagnosis import Diagnosis
-from ddm.answers.objectives import Measure, Objective, resolve
-from ddm.answers.question import Question, batch_of
-from ddm.answers.shares import Shares, shares
-from ddm.answers.trace import Trace
-from ddm.compute import progress
+from ddm.answers.attribution import Attribution, attribute
+from ddm.answers.diagnosis import Diagnosis, diagnose
+from ddm.answers.objectives import ObjectiveLike
+from ddm.answers.question import Batch, Question, batch_of
+from ddm.answers.shares import Shares, find_shares
+from ddm.answers.trace import Trace, trace, verify_trace
 from ddm.compute.engine import Engine
 from ddm.compute.files import named
 from ddm.counterfactual import designs
@@ -29,7 +25,7 @@ from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.counterfactual.designs import Weights
 from ddm.data.samples import Samples
 from ddm.distil import Settings, changed, distil
-from ddm.distil import private as made_private
+from ddm.distil import private as private_settings
 from ddm.distil.response.solve import Responses
 from ddm.distil.synset import Synset
 from ddm.errors import InputError
@@ -37,22 +33,22 @@ from ddm.groups.partition import Features, Group, Partition, make_partition
 from ddm.plots import html
 from ddm.training.target import Target
 from ddm.truth.audit import Audit, audit, trust_line
-from ddm.truth.retraining import NO_ROWS, Retrain, Retraining, group_rows
+from ddm.truth.retraining import Retrain, Retraining
 
 
 class DistilledDatamodel:
-    """What the target would be without any groups of its training set, and what that does to any behaviour.
+    """Predicts what the target would be without any groups of its training set, and how its behaviour would change.
 
     partition:    the groups
     synset:       the synset of every group
-    class_synset: that of every class, where groups lie within classes
-    settings:     how they were distilled
+    class_synset: the synset of every class; None if groups cut across classes
+    settings:     how the synsets were distilled
     data:         fingerprint of the training set
-    config:       what replays the run, if the command line made it
-    samples:      the training set, where it is at hand; no file of a run holds it
-    audited:      what an audit of it found
-    described:    the facts of the training set, for a datamodel that has it not at hand
-    find:         reads the training set when it is first needed, for a datamodel of a run that names its data
+    config:       the config that replays the run, if the command line made it
+    samples:      the training set, if it is loaded; a run directory does not contain it
+    audited:      the latest audit
+    described:    facts about the training set, for a datamodel whose training set is not loaded
+    find:         loads the training set when it is first needed, for a run that names its data
     """
 
     def __init__(
@@ -93,32 +89,39 @@ class DistilledDatamodel:
         private: bool = False,
         directory: Path | str | None = None,
         engine: Engine = None,
+        config: dict[str, Any] | None = None,
+        on_stage: Callable[[str], object] | None = None,
         **changes: Any,
     ) -> DistilledDatamodel:
         """Split the training set into groups and distil the influence of each.
 
-        partition: kmeans (``clusters`` a class), class, sequence, a group label for each sample, or a ``Partition``
-        features:  what k-means works on; by default the target's penultimate layer
-        settings:  how to distil; ``changes`` replace single ones, e.g. ``ipc=2, matching="forward"``
-        private:   start from noise and clip the gradients of samples, so that a synset holds less of single ones
-        directory: where finished parts are kept, so that a killed fit goes on
-        engine:    where independent pieces run: serial, processes, dask://HOST:PORT, ray or ray://HOST:PORT; the
-                   result is the same, bit for bit (default: this process where the work is little, else processes)
+        partition: kmeans (``clusters`` per class), class, sequence, a group label for each sample, or a ``Partition``
+        features:  inputs of k-means; by default the target's penultimate layer
+        settings:  how to distil; ``changes`` replace single settings, e.g. ``ipc=2, matching="forward"``
+        private:   start from noise and clip the gradient of each sample, so that a synset reveals less about it
+        directory: where finished parts are saved, so that a killed fit resumes
+        engine:    where independent tasks run: serial, processes, dask://HOST:PORT, ray or ray://HOST:PORT. The result
+                   is the same bit for bit (default: this process for little work, else processes)
+        config:    the config that replays the run; saved with the datamodel
+        on_stage:  called with the name of each stage (partition, matching) when it ends
         """
         samples = Samples.of(samples)
         if target.data not in (None, samples.fingerprint()):
             raise InputError("the target was trained on other samples than these: give the ones it was trained on.")
+        end_stage = on_stage or (lambda stage: None)
         settings = changed(settings or Settings(), changes)
-        settings = made_private(settings) if private else settings
+        settings = private_settings(settings) if private else settings
         groups = make_partition(target, samples, partition, clusters, features, settings.seed)
+        end_stage("partition")
         parts = Path(directory) if directory is not None else None
         synset, class_synset = distil(target, samples, groups, settings, parts, engine)
-        return cls(target, groups, synset, class_synset, settings, samples.fingerprint(), samples=samples)
+        end_stage("matching")
+        return cls(target, groups, synset, class_synset, settings, samples.fingerprint(), config, samples)
 
     def attribute(
         self,
         question: Question,
-        objective: str | Objective | Measure = "prediction",
+        objective: ObjectiveLike = "prediction",
         *,
         level: str = "cluster",
         design: str | np.ndarray = "leave-one-out",
@@ -127,22 +130,22 @@ class DistilledDatamodel:
         seed: int = 0,
         fast: bool = False,
     ) -> Attribution:
-        """What removing each group does to ``objective`` on the samples asked about.
+        """The effect of removing each group on ``objective``, for the samples of a question.
 
         level:  cluster, or class
         design: leave-one-out, random (``perturbations`` unions of half of the groups, default 4 K), or an array
                 p ``(M, K)`` that is 1 where a group stays and 0 where it is removed
         beta:   weight of each perturbation: uniform, removed (fewer removed groups count more), or a callable of p
-        fast:   take logits from one Jacobian of the target instead of from every model: the same to first order
+        fast:   compute logits from one Jacobian of the target instead of from every model: the same to first order
         """
         models, partition = self._level(level)
         removed = designs.make(design, len(partition), perturbations, seed)
-        return self._attribute(models, partition, removed, self._batch(question), objective, beta, fast=fast)
+        return attribute(models, partition, removed, self._batch(question), objective, beta, fast=fast)
 
     def trace(
         self,
         question: Question,
-        objective: str | Objective | Measure = "prediction",
+        objective: ObjectiveLike = "prediction",
         *,
         full: bool = False,
         verify: int = 0,
@@ -152,68 +155,48 @@ class DistilledDatamodel:
         workers: int | None = None,
         engine: Engine = None,
     ) -> Trace:
-        """The class and then the cluster most responsible, by L + C fine-tunings; ``full`` searches every group.
+        """The most responsible class and then its most responsible cluster; ``full`` searches every group instead.
 
-        verify: really retrain without so many of the best candidates, and once with all groups to compare with, and
-                answer with the exact effects. The cost is printed before it starts; ``train``, ``by``, ``directory``,
-                ``workers`` and ``engine`` are those of ``audit``
+        verify: number of best candidates to verify: retrain without each of them, and once with all groups to compare
+                with, and answer with the measured effects. The cost is printed before it starts; ``train``, ``by``,
+                ``directory``, ``workers`` and ``engine`` are those of ``audit``
         """
-        found = self._trace(question, objective, full)
+        batch = self._batch(question)
+        found = trace(self._clusters, self.partition, batch, objective, None if full else self._classes)
         if not verify:
             return found
-        chosen = np.flatnonzero(self.partition.mask([name for name, _ in found.clusters.top(verify)]))
-        with self._exact(train, by, directory, workers, engine) as retraining:
-            verified = self._verified(retraining, chosen, self._batch(question), objective)
-        return replace(found, verified=verified)
-
-    def _trace(self, question: Question, objective: str | Objective | Measure, full: bool) -> Trace:
-        batch = self._batch(question)
-        clusters = designs.leave_one_out(len(self.partition))
-        upper_level = self.partition.by_class()
-        if full or self._classes is None or upper_level is None or len(upper_level) == len(self.partition):
-            found = self._attribute(self._clusters, self.partition, clusters, batch, objective, "uniform")
-            return Trace(None, found, len(self.partition))
-        models, classes = self._level("class")
-        upper = self._attribute(models, classes, designs.leave_one_out(len(classes)), batch, objective, "uniform")
-        parent = np.asarray(classes.parents)[upper.order()[0]]
-        inside = np.flatnonzero(self.partition.parents == parent)
-        lower = self._attribute(
-            self._clusters, self.partition, clusters[inside], batch, objective, "uniform", chosen=inside
-        )
-        return Trace(upper, lower, len(self.partition))
+        with self._retraining(train, by, directory, workers, engine) as retraining:
+            return verify_trace(found, verify, retraining, self.partition, batch, objective)
 
     def shares(
         self,
         question: Question,
         group: Group | None = None,
-        objective: str | Objective | Measure = "prediction",
+        objective: ObjectiveLike = "prediction",
         *,
         output: str | None = None,
         train: Samples | Dataset[Any] | None = None,
     ) -> Shares:
-        """The samples of a group by what each contributes to the group's effect; the shares add up to it.
+        """The share of each sample of a group in the group's effect; the shares add up to the effect.
 
-        group:  by default the one that ``trace`` finds
-        output: the value asked about, for objectives with one for each class
-        train:  the training set, for a datamodel that was loaded and cannot find it again
+        group:  number or name; by default the group that ``trace`` returns
+        output: the value in question, for objectives with one value per class
+        train:  the training set, for a loaded datamodel that cannot find it
         """
-        asked, (x, y) = resolve(objective, self.target.loss), self._batch(question)
-        number = self.partition.index(self._trace(question, objective, False).group if group is None else group)
-        removed = designs.leave_one_out(len(self.partition))[number : number + 1]
-        self._clusters.check_usable(removed[0])
-        effects = self._attribute(
-            self._clusters, self.partition, removed, (x, y), objective, "uniform", chosen=np.array([number])
+        if group is None:
+            group = self.trace(question, objective).group
+        return find_shares(
+            self._clusters,
+            self.partition,
+            self.partition.index(group),
+            self._batch(question),
+            objective,
+            output,
+            lambda: self._responses(train),
         )
-        effects = effects if output is None else effects.on(output)
-        rows = self.partition.rows(number)
-        without = self._clusters.outputs(removed, x)[0]
-        effect = float(effects.scores[0])
-        found = shares(self._responses(train), asked, effects.focus, effect, x, y.to(without.device), without, rows)
-        order = np.argsort(-found * np.sign(effect), kind="stable")
-        return Shares(self.partition.names[number], effects.measured, effect, rows[order], found[order])
 
     def _responses(self, train: Samples | Dataset[Any] | None) -> Responses:
-        """What responses of this target are computed with, its curvature factored once."""
+        """The responses of the target, cached because factoring its curvature is slow."""
         samples = self._training_set(train)
         if self._response_cache is None:
             settings = self.settings if self.settings.matching == "response" else Settings(seed=self.settings.seed)
@@ -221,13 +204,13 @@ class DistilledDatamodel:
         return self._response_cache
 
     def diagnose(self, samples: Question, train: Samples | Dataset[Any] | None = None) -> Diagnosis:
-        """Which groups to look at: harmful, useless and mislabelled ones, and those behind each kind of error.
+        """Harmful, useless and mislabelled groups, and the groups behind each kind of error.
 
-        samples: held-out ones, whose errors are looked into
-        train:   the training set, for a datamodel that was loaded and cannot find it again
+        samples: held-out samples, whose errors are explained
+        train:   the training set, for a loaded datamodel that cannot find it
         """
         verdict = None if self.audited is None else self.audited.sentence
-        return diagnosed(self._clusters, self.partition, self._batch(samples), self._training_set(train), verdict)
+        return diagnose(self._clusters, self.partition, self._batch(samples), self._training_set(train), verdict)
 
     def counterfactual(self, remove: Group | Iterable[Group]) -> nn.Module:
         """The network as it would be without some groups, given by number or name: a plain ``nn.Module``."""
@@ -256,31 +239,32 @@ class DistilledDatamodel:
         seed: int = 0,
         engine: Engine = None,
     ) -> Audit:
-        """How far this datamodel can be trusted: its answers against really retraining without some groups.
+        """Measure how far to trust this datamodel: compare its predictions with retraining without some groups.
 
-        test:       samples that are asked about (at most 200 of them are used)
-        train:      the training set, for a datamodel that was loaded and cannot find it again
-        retrain:    groups to retrain without, drawn from all ranges of predicted effects
-        unions:     random unions of half of the groups to retrain without (default: as many)
+        test:       samples whose predictions are compared (at most 200 of them)
+        train:      the training set, for a loaded datamodel that cannot find it
+        retrain:    number of groups to retrain without, drawn from all ranges of predicted effects
+        unions:     number of random unions of half of the groups to retrain without (default: ``retrain``)
         seeds:      batch orders of each retraining, the target's own first
-        validation: samples whose mean loss is asked about (default: those of ``test``)
-        by:         ``by(rows, order)`` trains again without the samples at ``rows`` and returns the network; for
-                    targets of a loop of your own
-        directory:  where retrained models are kept, so that a killed audit goes on
-        workers:    local processes, one thread each (default: as many as cores)
+        validation: samples whose mean loss is compared (default: ``test``)
+        by:         ``by(rows, order)`` retrains without the samples at ``rows`` and returns the network; needed for
+                    targets of your own training loop
+        directory:  where retrained models are saved, so that a killed audit resumes
+        workers:    local processes, one thread each (default: number of cores)
+        seed:       random seed
         engine:     where retraining runs, as in ``fit``
         """
-        asked = Samples.of(test).few(200, seed)
-        valid = asked if validation is None else Samples.of(validation).few(500, seed)
-        for samples in (asked, valid):
+        tested = Samples.of(test).few(200, seed)
+        validated = tested if validation is None else Samples.of(validation).few(500, seed)
+        for samples in (tested, validated):
             self._batch(samples)
-        with self._exact(train, by, directory, workers, engine) as exact:
+        with self._retraining(train, by, directory, workers, engine) as retraining:
             self.audited = audit(
                 self._clusters,
                 self.partition,
-                exact,
-                asked,
-                valid,
+                retraining,
+                tested,
+                validated,
                 groups=retrain,
                 unions=unions,
                 orders=seeds,
@@ -289,7 +273,7 @@ class DistilledDatamodel:
         return self.audited
 
     @contextlib.contextmanager
-    def _exact(
+    def _retraining(
         self,
         train: Samples | Dataset[Any] | None,
         by: Retrain | None,
@@ -297,29 +281,11 @@ class DistilledDatamodel:
         workers: int | None,
         engine: Engine,
     ) -> Iterator[Retraining]:
-        """Retraining, its models kept in ``directory`` or for a while only."""
+        """Retraining that saves its models in ``directory``, or in a temporary one."""
         with contextlib.ExitStack() as stack:
-            kept = directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="ddm-exact-"))
-            yield Retraining(self.target, self._training_set(train), kept, retrain=by, workers=workers, engine=engine)
-
-    def _verified(
-        self, exact: Retraining, chosen: np.ndarray, batch: tuple[Tensor, Tensor], objective: str | Objective | Measure
-    ) -> Attribution:
-        """Effects of removing the ``chosen`` groups: retraining without each, less retraining with all groups.
-
-        The target itself is not subtracted: it may have been trained with more threads, and rounding then differs.
-        """
-        seconds = exact.estimate_seconds()
-        cost = "" if seconds is None else f" Each takes about {max(seconds, 0.1):.1f} s."
-        progress.note(
-            f"Verifying by {len(chosen) + 1} retrainings: {len(chosen)} without one group each, and one with all "
-            f"groups to compare with.{cost}"
-        )
-        removed = designs.leave_one_out(len(self.partition))[chosen]
-        removals = [NO_ROWS, *group_rows(self.partition, removed)]
-        outputs = exact.outputs(removals, 0, batch[0]).to(self.target.device)
-        asked, weights = resolve(objective, self.target.loss), np.ones(len(chosen))
-        return attributed(asked, outputs[:, None], batch[1], self.partition, removed, weights, chosen, chosen)
+            folder = directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="ddm-exact-"))
+            samples = self._training_set(train)
+            yield Retraining(self.target, samples, folder, retrain=by, workers=workers, engine=engine)
 
     def _training_set(self, train: Samples | Dataset[Any] | None) -> Samples:
         if train is not None:
@@ -327,11 +293,11 @@ class DistilledDatamodel:
             self.check_data(samples, "this")
             return samples
         if self.samples is None:
-            self.samples = self._found()
+            self.samples = self._load_training_set()
         return self.samples
 
-    def _found(self) -> Samples:
-        """The training set that the run of this datamodel names, read again and checked."""
+    def _load_training_set(self) -> Samples:
+        """Load the training set that the run names, and check that it is unchanged."""
         if self._find is None:
             raise InputError(
                 "this run was saved from Python and does not name its data: give the training set as train=…."
@@ -346,16 +312,16 @@ class DistilledDatamodel:
 
     @property
     def trust(self) -> str:
-        """One line on how far to trust the answers, from the audit if there was one."""
+        """One line on how far to trust the answers, from the latest audit."""
         return trust_line(None if self.audited is None else self.audited.sentence)
 
     @property
     def described(self) -> Mapping[str, Any] | None:
-        """What is known of the training set, so that what differs in another can be told."""
+        """Facts about the training set, which tell how another one differs."""
         return self.samples.facts() if self.samples is not None else self._described
 
     def check_data(self, samples: Samples, what: str) -> None:
-        """Refuse another training set than the datamodel was made with, and say what differs."""
+        """Refuse a training set other than the one of this datamodel, and say what differs."""
         if samples.fingerprint() != self.data:
             raise InputError(
                 f"{what} is another training set than the datamodel was made with ({samples.unlike(self.described)}): "
@@ -371,45 +337,17 @@ class DistilledDatamodel:
 
         store.save(self, named(path))
 
-    def _attribute(
-        self,
-        models: Counterfactuals,
-        partition: Partition,
-        removed: np.ndarray,
-        batch: tuple[Tensor, Tensor],
-        objective: str | Objective | Measure,
-        beta: Weights,
-        chosen: np.ndarray | None = None,
-        fast: bool = False,
-    ) -> Attribution:
-        """Attribution to the ``chosen`` groups (default: all) from the perturbations ``removed (M, K)``."""
-        chosen = np.arange(len(partition)) if chosen is None else chosen
-        usable = chosen[models.synset.usable.numpy()[chosen]]
-        weights = designs.weights(removed, beta)
-        able = np.zeros(len(partition), bool)
-        able[usable] = True
-        removed = removed & able
-        some = removed.any(1)
-        if not some.any():
-            raise InputError(
-                "no group is removed that can be: ask about others, or fit with other settings if matching was stopped."
-            )
-        weights, removed = weights[some], removed[some]
-        x, y = batch
-        asked, outputs = resolve(objective, self.target.loss), models.stacks(removed, x, fast=fast)
-        return attributed(asked, outputs, y, partition, removed, weights, usable, chosen)
-
     def _level(self, level: str) -> tuple[Counterfactuals, Partition]:
         if level == "cluster":
             return self._clusters, self.partition
-        upper = self.partition.by_class()
+        classes = self.partition.by_class()
         if level != "class":
             raise InputError(f"there is no level '{level}': use cluster or class.")
-        if self._classes is None or upper is None:
+        if self._classes is None or classes is None:
             raise InputError("these groups cut across classes, so there is no class level.")
-        return self._classes, upper
+        return self._classes, classes
 
-    def _batch(self, question: Question) -> tuple[Tensor, Tensor]:
+    def _batch(self, question: Question) -> Batch:
         return batch_of(question, len(self.partition.classes))
 
     def _repr_html_(self) -> str:

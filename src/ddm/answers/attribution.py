@@ -7,15 +7,23 @@ the value*. Tables, plots and files show effects; ``W`` is the paper's matrix.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
 
+from ddm.answers.objectives import Objective, ObjectiveLike, resolve
+from ddm.answers.question import Batch
 from ddm.compute.files import replacing, write_json
+from ddm.counterfactual import designs
+from ddm.counterfactual.counterfactuals import Counterfactuals
+from ddm.counterfactual.designs import Weights
 from ddm.errors import InputError
+from ddm.groups.partition import Partition
 from ddm.plots import html
 
 if TYPE_CHECKING:
@@ -29,17 +37,17 @@ SIGN = "positive: removing the group raises the value; negative: removing it low
 class Attribution:
     """What removing each group does to an objective.
 
-    names:    of the K groups
-    matrix:   ``(K, O)`` effect of removal on each of O values
-    errors:   ``(K, O)`` standard errors of these, NaN where the design leaves none
+    names:    names of the K groups
+    matrix:   ``(K, O)`` effect of removing each group on each of O values
+    errors:   ``(K, O)`` standard errors of the effects, NaN where the design has no residual degrees of freedom
     b:        ``(O,)`` intercept of y(p) = W·p + b
-    baseline: ``(O,)`` the values with all groups, as measured
+    baseline: ``(O,)`` the values with all groups
     outputs:  a name for each value
-    objective, meaning: what was measured
-    signed:   whether groups are ranked by the size of the effect, either way
-    focus:    the value that ``scores`` and ``top`` speak of
+    objective, meaning: name of the objective, and what it measures in words
+    signed:   True if groups are ranked by the absolute effect
+    focus:    number of the value that ``scores`` and ``top`` use
     sizes:    ``(K,)`` samples in each group
-    models:   fine-tuned models this took
+    models:   number of fine-tuned models that were needed
     """
 
     names: tuple[str, ...]
@@ -60,7 +68,7 @@ class Attribution:
 
     @property
     def W(self) -> np.ndarray:  # noqa: N802 - the paper's symbol
-        """The paper's attribution matrix ``(K, O)``: the contribution of each group's presence, −effect."""
+        """The paper's attribution matrix ``(K, O)``: what the presence of each group contributes, −effect."""
         return -self.matrix
 
     @property
@@ -71,7 +79,7 @@ class Attribution:
 
     @property
     def measured(self) -> str:
-        """What ``scores`` are effects on, in words."""
+        """The value that ``scores`` are effects on, in words."""
         return self.meaning.replace("each class", f"class {self.outputs[self.focus]}")
 
     def on(self, output: str | int) -> Attribution:
@@ -83,7 +91,7 @@ class Attribution:
         raise InputError(f"there is no value '{output}': use one of {', '.join(self.outputs)}.")
 
     def order(self) -> np.ndarray:
-        """Groups ``(K,)`` from the strongest effect to the weakest; those that could not be measured come last."""
+        """Group numbers ``(K,)`` from the strongest effect to the weakest; groups without an effect (NaN) come last."""
         key = np.abs(self.scores) if self.signed else self.scores
         ranked: np.ndarray = np.argsort(-np.where(np.isnan(key), -np.inf, key), kind="stable")
         return ranked
@@ -100,11 +108,11 @@ class Attribution:
         )
 
     def top(self, count: int = 5) -> list[tuple[str, float]]:
-        """The ``count`` groups with the strongest effect, with it."""
+        """The ``count`` groups with the strongest effect, each with its effect."""
         return [(self.names[i], float(self.scores[i])) for i in self.order()[:count]]
 
     def to_dataframe(self) -> pd.DataFrame:
-        """A row a group: name, samples, and the effect on each value (with its standard error where known)."""
+        """One row per group: name, samples, and the effect on each value, with its standard error where known."""
         import pandas as pd
 
         columns: dict[str, Any] = {"group": self.names, "samples": self.sizes}
@@ -115,7 +123,7 @@ class Attribution:
         return pd.DataFrame(columns)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain JSON values; what could not be measured is null."""
+        """All fields as JSON values; null where an effect could not be measured."""
         return {
             "objective": self.objective,
             "meaning": self.meaning,
@@ -146,7 +154,7 @@ class Attribution:
             write_json(path, self.to_dict())
 
     def plot(self, count: int = 20) -> Figure:
-        """The strongest effects as bars, raising to the right and lowering to the left."""
+        """Bars of the strongest effects: to the right if removal raises the value, to the left if it lowers it."""
         from ddm.plots import effects
 
         return effects(self.sort(), count)
@@ -169,30 +177,120 @@ class Attribution:
         return f"Attribution of {self.measured} to {len(self):,} groups; strongest effects: {strongest} ({SIGN})"
 
 
+def attribute(
+    models: Counterfactuals,
+    partition: Partition,
+    removed: np.ndarray,
+    batch: Batch,
+    objective: ObjectiveLike,
+    beta: Weights = "uniform",
+    *,
+    chosen: np.ndarray | None = None,
+    fast: bool = False,
+) -> Attribution:
+    """Attribute an objective to the ``chosen`` groups (default: all), by models without ``removed (M, K)`` groups.
+
+    A perturbation never removes groups that are not chosen or whose matching was stopped.
+    """
+    chosen = np.arange(len(partition)) if chosen is None else chosen
+    usable = chosen[models.synset.usable.numpy()[chosen]]
+    weights = designs.weights(removed, beta)
+    removable = np.zeros(len(partition), bool)
+    removable[usable] = True
+    removed = removed & removable
+    nonempty = removed.any(1)
+    if not nonempty.any():
+        raise InputError(
+            "none of these groups can be removed: ask about others, or fit with other settings if matching was stopped."
+        )
+    removed, weights = removed[nonempty], weights[nonempty]
+    x, labels = batch
+    outputs = models.stacks(removed, x, fast=fast)
+    resolved = resolve(objective, models.target.loss)
+    return fit_attribution(resolved, outputs, labels, partition, removed, weights, usable, chosen)
+
+
+def fit_attribution(
+    objective: Objective,
+    outputs: Iterable[Tensor],
+    labels: Tensor,
+    partition: Partition,
+    removed: np.ndarray,
+    weights: np.ndarray,
+    usable: np.ndarray,
+    chosen: np.ndarray,
+) -> Attribution:
+    """Fit W and b of an objective to the outputs of models.
+
+    outputs:          stacks of logits ``(m, n, L)``: first of the model with all groups, then of the M perturbations
+    labels:           labels of the n samples
+    removed, weights: the perturbations ``(M, K)`` and their β ``(M,)``
+    chosen:           numbers of the groups to report
+    usable:           the chosen groups that can be removed; the effects of the others are NaN
+    """
+    first = next(rest := iter(outputs))
+    baseline = first[0]
+    values = _evaluate(objective, chain([first], rest), baseline, labels.to(baseline.device))
+    present = np.vstack([np.ones((1, len(usable))), ~removed[:, usable]])
+    fit = least_squares(present, values, np.concatenate([[1.0], weights]))
+    matrix, errors = np.full((2, len(partition), values.shape[1]), np.nan)
+    matrix[usable], errors[usable] = 0.0 - fit.W, fit.errors  # −W would turn 0 into −0
+    return Attribution(
+        names=tuple(partition.names[k] for k in chosen),
+        matrix=matrix[chosen],
+        errors=errors[chosen],
+        b=fit.b,
+        baseline=values[0],
+        outputs=objective.output_names(partition.classes, values.shape[1]),
+        objective=objective.name,
+        meaning=objective.meaning,
+        signed=objective.signed,
+        focus=int(baseline.softmax(1).mean(0).argmax()) if objective.per_class else 0,
+        sizes=partition.sizes[chosen],
+        models=len(removed),
+    )
+
+
+def _evaluate(objective: Objective, outputs: Iterable[Tensor], baseline: Tensor, labels: Tensor) -> np.ndarray:
+    """Values ``(M, O)`` of the objective for the outputs of M models."""
+    try:
+        values = objective.values(outputs, baseline, labels)
+    except (TypeError, RuntimeError, IndexError) as error:
+        raise InputError(
+            f"the objective '{objective.name}' must take (outputs, baseline outputs, labels) and return one or more "
+            f"numbers; it failed with: {error}"
+        ) from None
+    array: np.ndarray = values.cpu().numpy()
+    if not np.isfinite(array).all():
+        raise InputError(f"the objective '{objective.name}' returned NaN or infinite values.")
+    return array
+
+
 @dataclass(frozen=True)
-class Fit:
-    """W ``(K, O)`` and b ``(O,)`` of y(p) = W·p + b, with standard errors of W (NaN where the design leaves none)."""
+class LinearFit:
+    """W ``(K, O)`` and b ``(O,)`` of y(p) = W·p + b, with standard errors of W (NaN if there are no residuals)."""
 
     W: np.ndarray
     b: np.ndarray
     errors: np.ndarray
 
 
-def least_squares(present: np.ndarray, values: np.ndarray, beta: np.ndarray) -> Fit:
+def least_squares(present: np.ndarray, values: np.ndarray, beta: np.ndarray) -> LinearFit:
     """min over W, b of Σ_p β_p ‖y(p) − W·p − b‖², for p ``(M, K)``, y(p) ``(M, O)`` and β ``(M,)``.
 
     Row 0 is the target itself, p = 1.
     """
     if _leaves_one_out(present, beta):
         W = np.empty((present.shape[1], values.shape[1]))
-        W[np.argmin(present[1:], axis=1)] = values[0] - values[1:]  # the same solution, without rounding
-        return Fit(W, values[0] - W.sum(0), np.full_like(W, np.nan))
+        W[np.argmin(present[1:], axis=1)] = values[0] - values[1:]  # the exact solution, without rounding
+        return LinearFit(W, values[0] - W.sum(0), np.full_like(W, np.nan))
     root = np.sqrt(beta)[:, None]
     design = root * np.column_stack([present, np.ones(len(present))])
     count, unknowns = np.count_nonzero(beta), design.shape[1]
     if np.linalg.matrix_rank(design) < unknowns:
         raise InputError(
-            f"{count - 1} perturbations do not tell {unknowns - 1} groups apart: use leave-one-out, or more of them."
+            f"{count - 1} perturbations cannot tell {unknowns - 1} groups apart: use leave-one-out, or more "
+            "perturbations."
         )
     solution, *_ = np.linalg.lstsq(design, root * values, rcond=None)
     errors = np.full_like(solution, np.nan)
@@ -200,11 +298,11 @@ def least_squares(present: np.ndarray, values: np.ndarray, beta: np.ndarray) -> 
         residuals = root * values - design @ solution
         variance = np.square(residuals).sum(0) / (count - unknowns)
         errors = np.sqrt(np.diag(np.linalg.inv(design.T @ design))[:, None] * variance)
-    return Fit(solution[:-1], solution[-1], errors[:-1])
+    return LinearFit(solution[:-1], solution[-1], errors[:-1])
 
 
 def _leaves_one_out(present: np.ndarray, beta: np.ndarray) -> bool:
-    """Whether each group is removed once, alone."""
+    """True if the design removes each group once, alone."""
     removed = 1 - present[1:]
     return bool(
         len(removed) == present.shape[1]

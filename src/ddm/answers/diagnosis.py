@@ -1,40 +1,76 @@
 """Diagnosis: which training data to look at first, which errors they cause, and which could be left out.
 
-Effects are those of ``Attribution``: a value without the group less the value with all groups.
+One pass over the K models without a group gives all effects: value without the group − value with all groups, as in
+``Attribution``. ``labels`` judges the labels of groups, and ``confusions`` explains kinds of errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from ddm.answers.attribution import SIGN
+from ddm.answers.attribution import SIGN, fit_attribution
+from ddm.answers.confusions import (
+    ConfusedPair,
+    Confusion,
+    confusion_matrix,
+    frequent_pairs,
+    wrong_class_probabilities,
+)
+from ddm.answers.labels import (
+    LabelCheck,
+    Suspect,
+    check_labels,
+    check_predictions,
+    find_mislabelled,
+    find_suspects,
+)
+from ddm.answers.objectives import OBJECTIVES, Measure, Objective, resolve
+from ddm.answers.question import Batch
+from ddm.counterfactual import designs
+from ddm.counterfactual.counterfactuals import Counterfactuals
+from ddm.data.samples import Samples
+from ddm.errors import InputError
+from ddm.groups.partition import Partition
 from ddm.plots import html
+from ddm.training.target import Loss
 from ddm.truth.audit import trust_line
+from ddm.truth.effects import cross_entropy
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_NOTICEABLE_LOSS, _NOTICEABLE_ACCURACY = 0.01, 0.005
+"""Smallest changes that matter: 1 % of the loss, half a point of accuracy."""
+
+_SIGNIFICANT = 2.0
+"""Standard errors over held-out samples beyond which a change of the loss is unlikely to be chance."""
+
+_EFFECTS = ("loss", "accuracy", "precision", "recall", "f1")
+"""Values whose effects a diagnosis reports."""
+
 _NAMED = 3
 """Groups that a sentence names."""
 
-_KNOWS = 0.75
-"""Accuracy below which planted labels were not found."""
+_MIN_ACCURACY = 0.75
+"""Models of lower accuracy did not find planted wrong labels."""
 
 
 @dataclass(frozen=True)
 class Finding:
     """A group that stands out.
 
-    group, size: its name and training samples
+    group, size: its name and number of training samples
     loss:      effect of removing it on the mean loss of the samples asked about
-    accuracy:  the same on their accuracy, a fraction
+    accuracy:  effect of removing it on their accuracy, a fraction
     agreement: fraction of its samples whose label the model without the group predicts
-    likely:    the class that model gives to most of the others, None where there are none
-    label:     the class it lies in, None where it cuts across classes
+    likely:    the class that this model predicts for most of the other samples; None if there are none
+    label:     the class of the group; None if it cuts across classes
     """
 
     group: str
@@ -46,58 +82,24 @@ class Finding:
     label: str | None
 
 
-@dataclass(frozen=True)
-class Confusion:
-    """An error of one kind: samples of class ``true`` that are given to class ``predicted``.
-
-    rows:   their positions among the samples asked about
-    causes: groups with the effect of removing each on the mean probability of the wrong class over these samples, most
-            negative first (negative: removing the group makes the error less likely)
-    """
-
-    true: str
-    predicted: str
-    count: int
-    rows: tuple[int, ...]
-    causes: tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True)
-class Suspect:
-    """A training sample whose label is doubted.
-
-    row:         its position in the training set
-    group:       the harmful or noisy group it lies in
-    label:       the label it has
-    likely:      the class the model without its group gives to it
-    probability: what that model gives to its label
-    """
-
-    row: int
-    group: str
-    label: str
-    likely: str
-    probability: float
-
-
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """What is wrong with a model, and which of its training data make it so.
+    """What a model gets wrong, and which of its training data are the cause.
 
     classes, groups: names of the L classes and the K groups
     sizes:      ``(K,)`` training samples of each group
     counts:     ``(L, L)`` samples asked about, by true class and predicted class
     accuracy, loss: of the samples asked about
-    precision, recall, f1: ``(L,)`` of each class, 0 where it has none to divide by
+    precision, recall, f1: ``(L,)`` of each class, 0 where the denominator is 0
     effects:    of removing each group on ``loss (K,)``, ``accuracy (K,)``, and ``precision``, ``recall`` and ``f1``
                 ``(K, L)``; NaN for groups whose matching was stopped
     agreement:  ``(K,)`` fraction of a group's training samples whose label the model without the group predicts
     harmful:    groups without which the loss is clearly lower, strongest first
-    useless:    groups without which neither loss nor accuracy change noticeably, least first
+    useless:    groups without which neither loss nor accuracy changes noticeably, smallest change first
     noisy:      groups that look mislabelled, most likely first
-    confusions: errors by kind, most frequent first
+    confusions: kinds of errors, most frequent first
     suspects:   training samples of harmful and noisy groups, the least likely label first
-    trust:      the audit's sentence, None without one
+    trust:      the audit's sentence; None without an audit
     """
 
     classes: tuple[str, ...]
@@ -119,13 +121,13 @@ class Diagnosis:
     trust: str | None
 
     def sentences(self) -> list[str]:
-        """The findings in words, what to look at first in the first."""
+        """The findings in words, the most important first, and how far to trust them last."""
         return [
-            *_on_noisy(self.noisy),
-            *_on_weakness(self.accuracy),
-            *_on_harmful(self.merely_harmful),
-            *_on_confusions(self.confusions, int(self.counts.sum())),
-            *_on_useless(self.useless),
+            *_mislabelled_sentences(self.noisy),
+            *_weakness_sentences(self.accuracy),
+            *_harmful_sentences(self.merely_harmful),
+            *_confusion_sentences(self.confusions, int(self.counts.sum())),
+            *_useless_sentences(self.useless),
             trust_line(self.trust),
         ]
 
@@ -136,7 +138,7 @@ class Diagnosis:
         return tuple(finding for finding in self.harmful if finding.group not in noisy)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain JSON values; what could not be measured is null."""
+        """All fields as JSON values; null where an effect could not be measured."""
         return {
             "sentences": self.sentences(),
             "sign": SIGN,
@@ -152,7 +154,7 @@ class Diagnosis:
             "harmful": [asdict(finding) for finding in self.harmful],
             "useless": [asdict(finding) for finding in self.useless],
             "noisy": [asdict(finding) for finding in self.noisy],
-            "confusions": [_confusion(confusion) for confusion in self.confusions],
+            "confusions": [confusion.to_dict() for confusion in self.confusions],
             "suspects": [asdict(suspect) for suspect in self.suspects],
             "trust": self.trust,
         }
@@ -166,7 +168,7 @@ class Diagnosis:
         }
 
     def to_dataframe(self) -> pd.DataFrame:
-        """A row a group: its name, samples, agreement with its labels, and the effect of removing it on each value."""
+        """One row per group: name, samples, agreement with its labels, and the effect of its removal on each value."""
         import pandas as pd
 
         columns: dict[str, Any] = {"group": self.groups, "samples": self.sizes, "agreement": self.agreement}
@@ -188,61 +190,199 @@ class Diagnosis:
         return "".join(html.paragraph(sentence) for sentence in self.sentences())
 
 
-def _on_noisy(noisy: Sequence[Finding]) -> list[str]:
-    """A sentence for each of the first groups that look mislabelled, and one for the others."""
-    if not noisy:
-        return ["No group looks mislabelled."]
-    found = [f"{'Look first at' if i == 0 else 'Then at'} {_doubted(group)}." for i, group in enumerate(noisy[:_NAMED])]
-    rest = noisy[_NAMED:]
-    if rest:
-        found.append(f"{len(rest)} more groups may be mislabelled: {_names([group.group for group in rest])}.")
-    return found
+def diagnose(
+    models: Counterfactuals, partition: Partition, batch: Batch, train: Samples, trust: str | None
+) -> Diagnosis:
+    """Diagnose the target of ``models`` on a batch of held-out samples.
 
-
-def _on_weakness(accuracy: float) -> list[str]:
-    """Labels are doubted by models: those that know little cannot."""
-    if accuracy >= _KNOWS:
-        return []
-    return [
-        f"The model is right on {accuracy:.0%} only, too few to tell wrong labels: train it better, then ask again."
-    ]
-
-
-def _doubted(finding: Finding) -> str:
-    labelled = "samples" if finding.label is None else f"samples labelled {finding.label}"
-    looks = "" if finding.likely is None else f" that look like {finding.likely}"
-    right = round(finding.agreement * finding.size)
-    return (
-        f"group {finding.group}: {finding.size} {labelled}{looks}; the model without it gives {right} of them their "
-        f"label, and removing it {_moves(finding)}"
+    train: the training set, in the order of the partition
+    trust: the audit's sentence
+    """
+    if not models.synset.usable.any():
+        raise InputError("no group can be removed, as all their matchings were stopped: fit with other settings.")
+    baseline, labels = models.target.outputs(batch[0]), batch[1].to(models.target.device)
+    check_predictions(baseline, len(partition.classes))
+    counts = confusion_matrix(baseline, labels, len(partition.classes))
+    pairs = frequent_pairs(baseline, labels, counts)
+    values, effects = _measure(models, partition, (batch[0], labels), baseline, pairs)
+    checks = check_labels(models, partition, train)
+    findings = {k: _finding(partition, k, effects, check) for k, check in checks.items()}
+    noisy = tuple(findings[k] for k in find_mislabelled(checks, effects, partition, counts.sum(1) > 0))
+    harmful = _find_harmful(findings, effects["significance"], float(values["loss"]))
+    return Diagnosis(
+        classes=partition.classes,
+        groups=partition.names,
+        sizes=partition.sizes,
+        counts=counts,
+        accuracy=float(values["accuracy"]),
+        loss=float(values["loss"]),
+        precision=values["precision"],
+        recall=values["recall"],
+        f1=values["f1"],
+        effects={name: effects[name] for name in _EFFECTS},
+        agreement=np.array([findings[k].agreement if k in findings else np.nan for k in range(len(partition))]),
+        harmful=harmful,
+        useless=_find_useless(findings.values(), (*noisy, *harmful), float(values["loss"])),
+        noisy=noisy,
+        confusions=tuple(pair.explain(partition, effects["errors"][:, i]) for i, pair in enumerate(pairs)),
+        suspects=find_suspects(checks, partition, {finding.group for finding in (*harmful, *noisy)}),
+        trust=trust,
     )
 
 
-def _on_harmful(harmful: Sequence[Finding]) -> list[str]:
+def _measure(
+    models: Counterfactuals, partition: Partition, batch: Batch, baseline: Tensor, pairs: Sequence[ConfusedPair]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Values with all groups ``(...)`` and effects of removing each group ``(K, ...)``, by the name of the measure."""
+    x, labels = batch
+    usable = np.flatnonzero(models.synset.usable.numpy())
+    removed, every = designs.leave_one_out(len(partition))[usable], np.arange(len(partition))
+    measures = _measures(models.target.loss, pairs)
+    shapes = {name: torch.as_tensor(measure(baseline, baseline, labels)).shape for name, measure in measures.items()}
+    objective = Objective("diagnosis", _concatenate(measures), "all measures of a diagnosis")
+    fit = fit_attribution(
+        objective, models.stacks(removed, x), labels, partition, removed, np.ones(len(removed)), usable, every
+    )
+    return _split(fit.baseline, shapes), _split(fit.matrix, shapes)
+
+
+def _measures(loss: Loss, pairs: Sequence[ConfusedPair]) -> dict[str, Measure]:
+    """All that is measured on each model, by name: one value, or one for each class or kind of error."""
+    return {
+        "loss": resolve("loss", loss).measure,
+        "accuracy": OBJECTIVES["accuracy"].measure,
+        **{name: OBJECTIVES[f"class-{name}"].measure for name in ("precision", "recall", "f1")},
+        "class loss": _class_losses(loss),
+        "significance": _significance,
+        "errors": wrong_class_probabilities(pairs),
+    }
+
+
+def _concatenate(measures: Mapping[str, Measure]) -> Measure:
+    """One measure whose values are those of all measures, one after another."""
+
+    def measure(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
+        values = (torch.as_tensor(part(outputs, baseline, labels)) for part in measures.values())
+        return torch.cat([value.reshape(-1).double() for value in values])
+
+    return measure
+
+
+def _split(values: np.ndarray, shapes: Mapping[str, torch.Size]) -> dict[str, np.ndarray]:
+    """The values ``(..., O)`` of concatenated measures, by measure."""
+    ends = np.cumsum([shape.numel() for shape in shapes.values()])
+    parts = zip(shapes.items(), np.split(values, ends[:-1], axis=-1), strict=True)
+    return {name: part if shape else part[..., 0] for (name, shape), part in parts}
+
+
+def _class_losses(loss: Loss) -> Measure:
+    """Measures the loss of the samples of each class ``(L,)``, 0 for a class without samples."""
+
+    def measure(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
+        losses = outputs.new_zeros(outputs.shape[1], dtype=torch.float64)
+        for label in labels.unique().tolist():
+            losses[label] = loss(outputs[labels == label], labels[labels == label]).double()
+        return losses
+
+    return measure
+
+
+def _significance(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
+    """Mean change of the samples' cross-entropy in standard errors; 0 if no sample changes."""
+    change = cross_entropy(outputs, labels) - cross_entropy(baseline, labels)
+    error = change.std(correction=0) / len(change) ** 0.5
+    return torch.where(error > 0, change.mean() / error.clamp(min=1e-300), 0.0)
+
+
+def _finding(partition: Partition, k: int, effects: Mapping[str, np.ndarray], check: LabelCheck) -> Finding:
+    return Finding(
+        group=partition.names[k],
+        size=len(check.rows),
+        loss=float(effects["loss"][k]),
+        accuracy=float(effects["accuracy"][k]),
+        agreement=check.agreement,
+        likely=None if check.likely_instead is None else partition.classes[check.likely_instead],
+        label=None if partition.parents is None else partition.classes[partition.parents[k]],
+    )
+
+
+def _find_harmful(findings: Mapping[int, Finding], significance: np.ndarray, loss: float) -> tuple[Finding, ...]:
+    """Groups without which the loss is noticeably and significantly lower."""
+    harmful = [
+        finding
+        for k, finding in findings.items()
+        if finding.loss < -_NOTICEABLE_LOSS * loss and significance[k] < -_SIGNIFICANT
+    ]
+    return tuple(sorted(harmful, key=lambda finding: finding.loss))
+
+
+def _find_useless(findings: Iterable[Finding], others: Sequence[Finding], loss: float) -> tuple[Finding, ...]:
+    """Groups that are not among ``others`` and without which nothing changes noticeably."""
+    useless = [
+        finding
+        for finding in findings
+        if finding not in others
+        and abs(finding.loss) < _NOTICEABLE_LOSS * loss
+        and abs(finding.accuracy) < _NOTICEABLE_ACCURACY
+    ]
+    return tuple(sorted(useless, key=lambda finding: abs(finding.loss)))
+
+
+def _mislabelled_sentences(noisy: Sequence[Finding]) -> list[str]:
+    """A sentence for each of the first groups that look mislabelled, and one for the others."""
+    if not noisy:
+        return ["No group looks mislabelled."]
+    sentences = [_mislabelled_sentence(finding) for finding in noisy[:_NAMED]]
+    rest = noisy[_NAMED:]
+    if rest:
+        names = _names([finding.group for finding in rest])
+        sentences.append(f"{_count(len(rest), 'more group')} may be mislabelled: {names}.")
+    return sentences
+
+
+def _mislabelled_sentence(finding: Finding) -> str:
+    labelled = "" if finding.label is None else f" labelled {finding.label}"
+    like = "" if finding.likely is None else f" that look like {finding.likely}"
+    agreed = round(finding.agreement * finding.size)
+    return (
+        f"Group {finding.group} looks mislabelled: {_count(finding.size, 'sample')}{labelled}{like}. The model without "
+        f"the group predicts the given label for {agreed} of {finding.size}. Removing the group {_changes(finding)}."
+    )
+
+
+def _weakness_sentences(accuracy: float) -> list[str]:
+    """A warning that a model of low accuracy cannot judge labels."""
+    if accuracy >= _MIN_ACCURACY:
+        return []
+    return [
+        f"Do not rely on these label checks: the model is right on only {accuracy:.0%} of the samples. Train it "
+        "better, then diagnose again."
+    ]
+
+
+def _harmful_sentences(harmful: Sequence[Finding]) -> list[str]:
     if not harmful:
         return []
-    each = "; ".join(f"{finding.group} {_moves(finding)}" for finding in harmful[:_NAMED])
+    each = "; ".join(f"{finding.group} {_changes(finding)}" for finding in harmful[:_NAMED])
     more = "" if len(harmful) <= _NAMED else f"; and {len(harmful) - _NAMED} more"
     return [f"The model would do better without some groups: removing {each}{more}."]
 
 
-def _on_confusions(confusions: Sequence[Confusion], samples: int) -> list[str]:
+def _confusion_sentences(confusions: Sequence[Confusion], samples: int) -> list[str]:
     if not confusions:
         return [f"All {samples} samples are classified correctly."]
     worst = confusions[0]
-    said = (
-        f"Most frequent error: {worst.true} taken for {worst.predicted}, {_count(worst.count, 'sample')} of {samples}"
+    error = (
+        f"Most frequent error: {worst.true} taken for {worst.predicted}, {_count(worst.count, 'sample')} of {samples}."
     )
     causes = [(group, effect) for group, effect in worst.causes[:_NAMED] if effect < 0]
     if not causes:
-        return [f"{said}; no group causes it."]
-    each = ", ".join(f"{group} ({100 * effect:+.1f} points)" for group, effect in causes)
-    return [
-        f"{said}. Groups that cause it, with what the probability of {worst.predicted} does there without each: {each}."
-    ]
+        return [f"{error} No group causes it."]
+    each = ", ".join(f"{group} by {-100 * effect:.1f} points" for group, effect in causes)
+    return [f"{error} Removing one of these groups lowers the probability of {worst.predicted} there: {each}."]
 
 
-def _on_useless(useless: Sequence[Finding]) -> list[str]:
+def _useless_sentences(useless: Sequence[Finding]) -> list[str]:
     if not useless:
         return []
     held = sum(finding.size for finding in useless)
@@ -252,31 +392,26 @@ def _on_useless(useless: Sequence[Finding]) -> list[str]:
     ]
 
 
-def _moves(finding: Finding) -> str:
+def _changes(finding: Finding) -> str:
     """What removing a group does, in words."""
-    way = "lowers" if finding.loss < 0 else "raises"
-    loss = f"{way} the loss by {abs(finding.loss):.2g}"
+    verb = "lowers" if finding.loss < 0 else "raises"
+    loss = f"{verb} the loss by {abs(finding.loss):.2g}"
     if finding.accuracy == 0:
         return f"{loss} and leaves the accuracy as it is"
-    accuracy = "raises" if finding.accuracy > 0 else "lowers"
-    return f"{loss} and {accuracy} the accuracy by {100 * abs(finding.accuracy):.1f} points"
+    verb = "raises" if finding.accuracy > 0 else "lowers"
+    return f"{loss} and {verb} the accuracy by {100 * abs(finding.accuracy):.1f} points"
 
 
 def _names(names: Sequence[str], shown: int = 10) -> str:
     return ", ".join(names[:shown]) + (", …" if len(names) > shown else "")
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _confusion(confusion: Confusion) -> dict[str, Any]:
-    causes = [{"group": group, "effect": effect} for group, effect in confusion.causes]
-    return asdict(confusion) | {"rows": list(confusion.rows), "causes": causes}
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _plain(values: Any) -> Any:
-    """Numbers as JSON values, those that could not be measured as null."""
+    """Numbers as JSON values, null for NaN and infinity."""
     if np.ndim(values):
         return [_plain(value) for value in values]
     return float(values) if np.isfinite(values) else None

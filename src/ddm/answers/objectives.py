@@ -1,7 +1,8 @@
 """Objectives: the behaviour that is measured on a counterfactual model.
 
-An objective maps logits ``(n, L)`` of a counterfactual, those of the target, and labels ``(n,)`` to one or more values.
-Any callable of these three does; the ones named here also say what their values are called and how groups are ranked.
+An objective maps the logits ``(n, L)`` of a counterfactual model, the logits of the target, and the labels ``(n,)`` to
+one or more values. Users may pass any callable of these three. Named objectives also say how their values are called
+and how groups are ranked.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
 class Objective:
     """A measured behaviour.
 
-    name:      how it is called
-    measure:   what computes it
-    meaning:   one line for people
-    per_class: whether it has a value for each class (else one)
-    signed:    whether groups are ranked by the size of their effect, either way; else the largest effect comes first
-    stacked:   whether ``measure`` also takes outputs ``(M, n, L)`` of several models, and gives ``(M,)`` or ``(M, O)``
+    name:      its name
+    measure:   computes it
+    meaning:   what it measures, in one line for users
+    per_class: True if it has one value per class, False if it has a single value
+    signed:    True if groups are ranked by the absolute effect; else the largest effect comes first
+    stacked:   True if ``measure`` also accepts outputs ``(M, n, L)`` of M models and returns ``(M,)`` or ``(M, O)``
     """
 
     name: str
@@ -41,10 +42,10 @@ class Objective:
     stacked: bool = False
 
     def values(self, outputs: Iterable[Tensor], baseline: Tensor, labels: Tensor) -> Tensor:
-        """Values ``(M, O)`` for the outputs of M models, some ``(m, n, L)`` after others."""
-        return torch.cat([self._measured(stack, baseline, labels).double() for stack in outputs])
+        """Values ``(M, O)`` for the outputs of M models, given in stacks ``(m, n, L)``."""
+        return torch.cat([self._evaluate(stack, baseline, labels).double() for stack in outputs])
 
-    def _measured(self, stack: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
+    def _evaluate(self, stack: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
         if self.stacked:
             return self.measure(stack, baseline, labels).reshape(len(stack), -1)
         return torch.stack([torch.as_tensor(self.measure(row, baseline, labels)).reshape(-1) for row in stack])
@@ -54,6 +55,10 @@ class Objective:
         if self.per_class and count <= len(classes):
             return tuple(classes[:count])
         return (self.name,) if count == 1 else tuple(f"{self.name} {i}" for i in range(count))
+
+
+ObjectiveLike = str | Objective | Measure
+"""What users may pass as an objective: a name, an ``Objective``, or a callable."""
 
 
 def prediction(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
@@ -88,13 +93,13 @@ def accuracy(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
 
 
 def class_precision(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
-    """Of the samples given to each class, the fraction that belong there ``(L,)``; 0 where none is."""
+    """Fraction of the samples predicted as each class that belong to it ``(L,)``; 0 if no sample is predicted so."""
     hits, given, _ = _counts(outputs, labels)
     return _ratio(hits, given)
 
 
 def class_recall(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
-    """Of the samples of each class, the fraction given to it ``(L,)``; 0 where there are none."""
+    """Fraction of the samples of each class that are predicted as it ``(L,)``; 0 for a class without samples."""
     hits, _, present = _counts(outputs, labels)
     return _ratio(hits, present)
 
@@ -106,7 +111,7 @@ def class_f1(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
 
 
 def _macro(per_class: Measure) -> Measure:
-    """The mean over the classes that occur among the labels or the predictions."""
+    """Measures the mean over the classes that occur among the labels or the predictions."""
 
     def measure(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
         _, given, present = _counts(outputs, labels)
@@ -139,9 +144,9 @@ def _loss(loss: Loss) -> Measure:
 
 
 def distillation(student: Tensor) -> Objective:
-    """How hard a model is to follow for a student with fixed logits ``(n, L)``: the mean of KL(teacher ‖ student).
+    """Mean KL(teacher ‖ student) for a student with fixed logits ``(n, L)``; the counterfactual model is the teacher.
 
-    The counterfactual is the teacher. Lower is easier to follow: a negative effect means that removing the group helps.
+    Lower means that the student agrees better with its teacher. A negative effect means that removing the group helps.
     """
     fixed = student.detach().log_softmax(-1)
 
@@ -153,7 +158,7 @@ def distillation(student: Tensor) -> Objective:
             )
         return F.kl_div(fixed.to(outputs), outputs.log_softmax(-1), log_target=True, reduction="batchmean")
 
-    return Objective("distillation", measure, "divergence of the student from it, KL(teacher ‖ student)")
+    return Objective("distillation", measure, "divergence of the student from the model, KL(teacher ‖ student)")
 
 
 _stacked = partial(Objective, stacked=True)
@@ -178,8 +183,8 @@ OBJECTIVES: dict[str, Objective] = {
 }
 
 
-def resolve(objective: str | Objective | Measure, loss: Loss) -> Objective:
-    """The objective a name or a callable stands for; ``loss`` is the target's own."""
+def resolve(objective: ObjectiveLike, loss: Loss) -> Objective:
+    """The objective of a name or a callable; ``loss`` is the target's training loss."""
     if isinstance(objective, Objective):
         return objective
     if objective == "loss" and loss is not F.cross_entropy:

@@ -1,4 +1,4 @@
-"""A question: the samples that are asked about, in whatever form they are given."""
+"""A question: the samples that a user asks about, turned into a batch of tensors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from ddm.data.samples import Samples
 from ddm.errors import InputError
 
 Question = Samples | tuple[Any, Any] | Dataset[Any]
-"""What is asked about: samples, one ``(input, label)`` pair, a batch of them, or a torch dataset."""
+"""The samples asked about: ``Samples``, a pair ``(input, label)``, a batch ``(inputs, labels)``, or a torch dataset."""
+
+Batch = tuple[Tensor, Tensor]
+"""Inputs ``(n, ...)`` and labels ``(n,)``."""
 
 
-def batch_of(question: Question, classes: int) -> tuple[Tensor, Tensor]:
-    """Inputs ``(n, ...)`` and labels ``(n,)`` of what is asked about, labels below ``classes``."""
+def batch_of(question: Question, classes: int) -> Batch:
+    """The batch of a question, after checking that all labels are below ``classes``."""
     if isinstance(question, tuple) and len(question) == 2:
         x, y = _tensors(question)
         if y.dim() == 0:
@@ -24,7 +27,7 @@ def batch_of(question: Question, classes: int) -> tuple[Tensor, Tensor]:
     elif isinstance(question, (Samples, Dataset)):
         x, y = Samples.of(question).batch()
     else:
-        raise InputError("ask about Samples, an (input, label) pair, a batch of them, or a torch dataset.")
+        raise InputError("ask about Samples, an (input, label) pair, a batch (inputs, labels), or a torch dataset.")
     if len(x) == 0 or y.shape != (len(x),):
         raise InputError(f"{len(x)} inputs need as many labels, not labels of shape {tuple(y.shape)}.")
     if int(y.min()) < 0 or int(y.max()) >= classes:
@@ -34,8 +37,8 @@ def batch_of(question: Question, classes: int) -> tuple[Tensor, Tensor]:
     return x if x.is_floating_point() else x.to(torch.float32), y.to(torch.int64)
 
 
-def _tensors(question: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
-    """An input or a batch, and its label or labels, that are real and whole numbers."""
+def _tensors(question: tuple[Any, Any]) -> Batch:
+    """A pair or batch as tensors of real inputs and integer labels."""
     try:
         x, y = torch.as_tensor(question[0]), torch.as_tensor(question[1])
     except (TypeError, ValueError, RuntimeError) as error:

@@ -1,8 +1,8 @@
-"""Shares: the samples of a group, ordered by what each contributes to the group's effect on a question.
+"""Shares: how much each sample of a group contributes to the group's effect on a question.
 
-The response is linear in the samples of a group, Δ_κ ∝ Σ_{i∈κ} (Ḡ + λI)⁻¹ ḡ_i, and so is the change of logits it
-makes. An objective is not linear in the logits, so its change is divided along the straight way from the target's
-logits f to those without the group, f + δ (integrated gradients, which add up to the whole):
+The response is linear in the samples of a group, Δ_κ ∝ Σ_{i∈κ} (Ḡ + λI)⁻¹ ḡ_i, and so is the resulting change of the
+logits. An objective is not linear in the logits. Integrated gradients split its change along the straight line from the
+target's logits f to the logits without the group, f + δ, into parts that add up to the total:
 
     share_i ∝ c·J(Ḡ + λI)⁻¹ḡ_i,    c = ∫₀¹ ∇objective(f + sδ) ds,
 
@@ -11,6 +11,7 @@ scaled so that the shares add up to the group's effect.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddm.answers.attribution import SIGN
-from ddm.answers.objectives import Objective
+from ddm.answers.attribution import SIGN, attribute
+from ddm.answers.objectives import Objective, ObjectiveLike, resolve
+from ddm.answers.question import Batch
+from ddm.counterfactual import designs
+from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.curvature.directional import logits_along
 from ddm.distil.response.solve import Responses
 from ddm.errors import InputError
+from ddm.groups.partition import Partition
 from ddm.plots import html
 from ddm.training.target import Target
 
@@ -33,18 +38,18 @@ if TYPE_CHECKING:
     from ddm.data.samples import Samples
 
 _STEPS = 16
-"""Points on the way at which an objective is differentiated."""
+"""Points on the line at which the objective is differentiated."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """What each sample of a group contributes to an effect.
+    """What each sample of a group contributes to the group's effect.
 
-    group:  its name
-    output: the value that is asked about
-    effect: of removing the group on it
+    group:  name of the group
+    output: the value that the effect is on, in words
+    effect: effect of removing the group on this value
     rows:   positions of the samples in the training set ``(n_κ,)``, the largest share first
-    values: their shares ``(n_κ,)``, which add up to the effect
+    values: shares of these samples ``(n_κ,)``, which add up to the effect
     """
 
     group: str
@@ -57,17 +62,17 @@ class Shares:
         return len(self.rows)
 
     def top(self, count: int = 5) -> list[tuple[int, float]]:
-        """The ``count`` samples that contribute most, by position in the training set."""
+        """The ``count`` samples that contribute most: position in the training set and share."""
         return [(int(row), float(value)) for row, value in zip(self.rows[:count], self.values[:count], strict=True)]
 
     def to_dataframe(self) -> pd.DataFrame:
-        """A row a sample."""
+        """One row per sample."""
         import pandas as pd
 
         return pd.DataFrame({"sample": self.rows, f"share of the effect on {self.output}": self.values})
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """All fields as JSON values."""
         return {
             "group": self.group,
             "output": self.output,
@@ -77,7 +82,7 @@ class Shares:
         }
 
     def plot(self, samples: Samples, count: int = 10) -> Figure:
-        """Pictures of the samples that contribute most and least, of the training set ``samples``."""
+        """Images of the samples that contribute most and least, taken from the training set ``samples``."""
         from ddm.plots import image_grid
 
         count = min(count, len(self))
@@ -117,41 +122,57 @@ class Shares:
         )
 
 
-def shares(
-    responses: Responses,
-    objective: Objective,
-    focus: int,
-    effect: float,
-    x: Tensor,
-    y: Tensor,
-    without: Tensor,
-    rows: np.ndarray,
-) -> np.ndarray:
-    """What samples at ``rows`` share of the change from the target's logits to those ``without`` the group ``(n, L)``.
+def find_shares(
+    models: Counterfactuals,
+    partition: Partition,
+    group: int,
+    batch: Batch,
+    objective: ObjectiveLike,
+    output: str | None,
+    responses: Callable[[], Responses],
+) -> Shares:
+    """The shares of a group's samples in its effect on an objective.
 
-    focus, effect: which of the objective's values is asked about, and what removing the group does to it
+    output:    the value in question, for objectives with several; None is the default one
+    responses: computes the responses of the target; called after all cheap checks
     """
-    target = responses.target
-    base = target.outputs(x)
-    slopes = _slopes(objective, focus, base, without, y)
-    pull = _pulled_back(target, x, slopes)
-    asked = responses.curvature.solve(pull[None])[0]
-    raw = np.zeros(len(rows))
+    removed = designs.leave_one_out(len(partition))[group : group + 1]
+    models.check_usable(removed[0])
+    effects = attribute(models, partition, removed, batch, objective, chosen=np.array([group]))
+    effects = effects if output is None else effects.on(output)
+    effect, rows = float(effects.scores[0]), partition.rows(group)
+    without = models.outputs(removed, batch[0])[0]
+    slopes = _slopes(resolve(objective, models.target.loss), effects.focus, models.target, batch, without)
+    values = _scale(_contributions(responses(), batch[0], slopes, rows), effect)
+    order = np.argsort(-values * np.sign(effect), kind="stable")
+    return Shares(partition.names[group], effects.measured, effect, rows[order], values[order])
+
+
+def _contributions(responses: Responses, x: Tensor, slopes: Tensor, rows: np.ndarray) -> np.ndarray:
+    """c·J(Ḡ + λI)⁻¹ḡ_i ``(n_κ,)`` of the samples at ``rows``, for c ``(n, L)``."""
+    direction = responses.curvature.solve(_pulled_back(responses.target, x, slopes)[None])[0]
+    total = np.zeros(len(rows))
     for t, weight in zip(responses.checkpoints, responses.weights.tolist(), strict=True):
-        raw += weight * _loss_along(responses, t, rows, asked)
-    total = raw.sum()
-    if not np.isfinite(total) or abs(total) < 1e-3 * np.abs(raw).sum():
+        total += weight * _loss_along(responses, t, rows, direction)
+    return total
+
+
+def _scale(contributions: np.ndarray, effect: float) -> np.ndarray:
+    """Contributions ``(n_κ,)`` scaled to add up to the effect."""
+    total = contributions.sum()
+    if not np.isfinite(total) or abs(total) < 1e-3 * np.abs(contributions).sum():
         raise InputError("the samples of this group cancel each other out for this question: ask about another value.")
-    found: np.ndarray = raw * (effect / total)
-    return found
+    scaled: np.ndarray = contributions * (effect / total)
+    return scaled
 
 
 def _value(objective: Objective, focus: int, outputs: Tensor, base: Tensor, y: Tensor) -> Tensor:
     return torch.as_tensor(objective.measure(outputs, base, y)).reshape(-1)[focus]
 
 
-def _slopes(objective: Objective, focus: int, base: Tensor, without: Tensor, y: Tensor) -> Tensor:
-    """c ``(n, L)``, the mean gradient of the objective on the way (midpoint rule)."""
+def _slopes(objective: Objective, focus: int, target: Target, batch: Batch, without: Tensor) -> Tensor:
+    """c ``(n, L)``: mean gradient of the objective on the line to the logits ``without`` the group (midpoint rule)."""
+    base, y = target.outputs(batch[0]), batch[1].to(without.device)
     total = torch.zeros_like(base)
     for step in range(_STEPS):
         at = (base + (step + 0.5) / _STEPS * (without - base)).detach().requires_grad_()
@@ -159,8 +180,8 @@ def _slopes(objective: Objective, focus: int, base: Tensor, without: Tensor, y: 
             value = _value(objective, focus, at, base, y)
         if not value.requires_grad:
             raise InputError(
-                f"'{objective.name}' counts, so samples have no shares of it: ask about loss, prediction or "
-                f"probabilities."
+                f"'{objective.name}' has no gradient, so it cannot be split among samples: ask about loss, prediction "
+                "or probabilities."
             )
         total += torch.autograd.grad(value, at)[0] / _STEPS
     return total
@@ -175,12 +196,12 @@ def _pulled_back(target: Target, x: Tensor, slopes: Tensor) -> Tensor:
 
 
 def _loss_along(responses: Responses, t: int, rows: np.ndarray, direction: Tensor) -> np.ndarray:
-    """Derivative of each sample's loss at θ_t along a direction ``(P,)``: its part of the pull on the question."""
+    """Derivative of each sample's loss at θ_t along a direction ``(P,)``: its contribution at checkpoint t."""
     target = responses.target
     theta, fixed = target.at(t)
     x, y = (tensor.to(target.device) for tensor in responses.samples.batch(rows))
     logits, change = logits_along(target, theta, fixed, x, direction)
     with torch.enable_grad():
         slopes = torch.autograd.grad(len(rows) * target.loss(logits.requires_grad_(), y), logits)[0]
-    found: np.ndarray = (slopes * change).sum(1).double().cpu().numpy()
-    return found
+    derivatives: np.ndarray = (slopes * change).sum(1).double().cpu().numpy()
+    return derivatives

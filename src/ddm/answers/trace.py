@@ -1,12 +1,24 @@
-"""Trace: which class, then which cluster within it, is most responsible. L + C fine-tunings instead of L × C."""
+"""Trace: the most responsible class, then the most responsible cluster inside it.
+
+With L classes of C clusters each, this takes L + C fine-tunings instead of L × C.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ddm.answers.attribution import SIGN, Attribution
+import numpy as np
+
+from ddm.answers.attribution import SIGN, Attribution, attribute, fit_attribution
+from ddm.answers.objectives import ObjectiveLike, resolve
+from ddm.answers.question import Batch
+from ddm.compute import progress
+from ddm.counterfactual import designs
+from ddm.counterfactual.counterfactuals import Counterfactuals
+from ddm.groups.partition import Partition
 from ddm.plots import html
+from ddm.truth.retraining import NO_ROWS, Retraining, group_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -14,12 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Where a behaviour comes from.
+    """The group that a behaviour comes from.
 
-    classes:  effect of removing each class, or None where every group was searched
-    clusters: effect of removing each cluster of the class found, or every group
-    models:   fine-tuned models this took; ``full`` is what searching every group takes
-    verified: the exact effect of the best candidates, if they were retrained without
+    classes:  effect of removing each class; None if the search went through every group
+    clusters: effect of removing each cluster of the most responsible class, or each group
+    full:     number of fine-tunings that a search through every group takes
+    verified: effects of the best candidates by retraining without each, if verification was requested
     """
 
     classes: Attribution | None
@@ -29,22 +41,22 @@ class Trace:
 
     @property
     def models(self) -> int:
-        """Fine-tunings made."""
+        """Number of fine-tunings that the search took."""
         return self.clusters.models + (self.classes.models if self.classes is not None else 0)
 
     @property
     def class_name(self) -> str | None:
-        """The most responsible class, or None where every group was searched."""
+        """The most responsible class; None if the search went through every group."""
         return self.classes.top(1)[0][0] if self.classes is not None else None
 
     @property
     def group(self) -> str:
-        """The most responsible group, by retraining where candidates were verified."""
+        """The most responsible group, by retraining if candidates were verified."""
         return self._answer.top(1)[0][0]
 
     @property
     def effect(self) -> float:
-        """Effect of removing it."""
+        """Effect of removing the most responsible group."""
         return self._answer.top(1)[0][1]
 
     @property
@@ -52,7 +64,7 @@ class Trace:
         return self.clusters if self.verified is None else self.verified
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain JSON values."""
+        """All fields as JSON values."""
         return {
             "group": self.group,
             "class": self.class_name,
@@ -66,21 +78,21 @@ class Trace:
         }
 
     def plot(self, count: int = 20) -> Figure:
-        """Effects of classes, then of clusters of the class found, as bars; exact effects as diamonds."""
+        """Bars show effects of classes, then of the clusters of the strongest one; diamonds show verified effects."""
         from ddm.plots import trail
 
         return trail(self, count)
 
     def _repr_html_(self) -> str:
-        found = [("group", self.group, f"{self.effect:+.4g}")]
+        rows = [("group", self.group, f"{self.effect:+.4g}")]
         if self.classes is not None:
             name, effect = self.classes.top(1)[0]
-            found.insert(0, ("class", name, f"{effect:+.4g}"))
-        how = "" if self.verified is None else f" The group is the best of {len(self.verified)} by real retraining."
+            rows.insert(0, ("class", name, f"{effect:+.4g}"))
+        verified = "" if self.verified is None else f" Retraining compared {len(self.verified)} groups."
         return (
             html.paragraph(f"The strongest effect on: {self.clusters.measured}")
-            + html.table(("level", "found", "effect of removing it"), found)
-            + html.paragraph(f"{self.models} fine-tunings instead of {self.full}.{how} Effect {SIGN}.")
+            + html.table(("level", "strongest", "effect of removing it"), rows)
+            + html.paragraph(f"{self.models} fine-tunings instead of {self.full}.{verified} Effect {SIGN}.")
         )
 
     def __repr__(self) -> str:
@@ -90,3 +102,48 @@ class Trace:
             f"Trace of {self.clusters.measured}: {trail}, effect {self.effect:+.3g}{verified}; "
             f"found with {self.models:,} fine-tunings instead of {self.full:,} ({SIGN})"
         )
+
+
+def trace(
+    models: Counterfactuals,
+    partition: Partition,
+    batch: Batch,
+    objective: ObjectiveLike,
+    class_models: Counterfactuals | None = None,
+) -> Trace:
+    """Search the classes and then the clusters of the most responsible one; without ``class_models``, every group."""
+    clusters, classes = designs.leave_one_out(len(partition)), partition.by_class()
+    if class_models is None or classes is None or len(classes) == len(partition):
+        return Trace(None, attribute(models, partition, clusters, batch, objective), len(partition))
+    upper = attribute(class_models, classes, designs.leave_one_out(len(classes)), batch, objective)
+    parent = np.asarray(classes.parents)[upper.order()[0]]
+    inside = np.flatnonzero(partition.parents == parent)
+    lower = attribute(models, partition, clusters[inside], batch, objective, chosen=inside)
+    return Trace(upper, lower, len(partition))
+
+
+def verify_trace(
+    found: Trace, count: int, retraining: Retraining, partition: Partition, batch: Batch, objective: ObjectiveLike
+) -> Trace:
+    """The trace with the effects of its ``count`` best candidates measured by retraining.
+
+    Effects compare with retraining on all groups. The target itself may have been trained with more threads, and then
+    differs by rounding.
+    """
+    chosen = np.flatnonzero(partition.mask([name for name, _ in found.clusters.top(count)]))
+    _announce(len(chosen), retraining.estimate_seconds())
+    removed = designs.leave_one_out(len(partition))[chosen]
+    removals = [NO_ROWS, *group_rows(partition, removed)]
+    target = retraining.target
+    outputs = retraining.outputs(removals, 0, batch[0]).to(target.device)
+    resolved, weights = resolve(objective, target.loss), np.ones(len(chosen))
+    effects = fit_attribution(resolved, outputs[:, None], batch[1], partition, removed, weights, chosen, chosen)
+    return replace(found, verified=effects)
+
+
+def _announce(groups: int, seconds: float | None) -> None:
+    cost = "" if seconds is None else f" Each takes about {max(seconds, 0.1):.1f} s."
+    progress.note(
+        f"Verifying by {groups + 1} retrainings: {groups} without one group each, and one with all groups to compare "
+        f"with.{cost}"
+    )

@@ -12,7 +12,8 @@ from rich.table import Table
 from torch import Tensor
 
 from ddm.answers.attribution import SIGN, Attribution
-from ddm.answers.diagnosis import Confusion, Diagnosis, Finding
+from ddm.answers.confusions import Confusion
+from ddm.answers.diagnosis import Diagnosis, Finding
 from ddm.answers.shares import Shares
 from ddm.answers.trace import Trace
 from ddm.compute.progress import duration

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddm.answers.diagnosis import Confusion
+from ddm.answers.confusions import Confusion
 from ddm.report import charts
 from ddm.report.numbers import plural, points
 from ddm.report.subject import Subject
