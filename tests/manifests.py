@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ddm.compute.files import read_json, sealed, write_json
+from ddm.compute.files import add_checksum, read_json, write_json
 
 
 def change_manifest(run: Path, **changes: Any) -> None:
@@ -11,5 +11,5 @@ def change_manifest(run: Path, **changes: Any) -> None:
     facts = read_json(run / "manifest.json") | changes
     write_json(
         run / "manifest.json",
-        sealed({key: value for key, value in facts.items() if key != "checksum" and value is not ...}),
+        add_checksum({key: value for key, value in facts.items() if key != "checksum" and value is not ...}),
     )

@@ -101,7 +101,7 @@ def constant_pixels():
     ],
 )
 def test_numbers_stay_finite(x, options, matching):
-    samples = Samples.make(x, LABELS)
+    samples = Samples.from_arrays(x, LABELS)
     datamodel, _ = fitted(samples, **options, **matching)
     assert is_finite(datamodel, samples[:3])
     assert datamodel.partition.sizes.min() >= 1
@@ -110,14 +110,14 @@ def test_numbers_stay_finite(x, options, matching):
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int32, np.int64])
 def test_other_numbers_are_read_as_float32(dtype):
     x = (9 * images()).astype(dtype)
-    found, expected = (Samples.make(values, LABELS).batch()[0] for values in (x, x.astype(np.float32)))
+    found, expected = (Samples.from_arrays(values, LABELS).batch()[0] for values in (x, x.astype(np.float32)))
     assert found.dtype == torch.float32
     assert torch.equal(found, expected)
 
 
 def test_labels_as_strings_are_the_classes():
     words = np.array(["pear", "apple", "fig", "date"])
-    samples = Samples.make(images(), words[LABELS])
+    samples = Samples.from_arrays(images(), words[LABELS])
     assert samples.classes == ("apple", "date", "fig", "pear")
     assert [samples.classes[label] for label in samples.labels[:4]] == words.tolist()
     datamodel, _ = fitted(samples, partition="class")
@@ -125,7 +125,7 @@ def test_labels_as_strings_are_the_classes():
 
 
 def test_labels_that_leave_gaps_are_kept_and_empty_classes_have_no_group():
-    samples = Samples.make(images(), 3 * LABELS)
+    samples = Samples.from_arrays(images(), 3 * LABELS)
     datamodel, _ = fitted(samples, partition="class")
     assert len(samples.classes) == 10
     assert datamodel.partition.names == ("0", "3", "6", "9")
@@ -154,11 +154,11 @@ def with_value(value):
 )
 def test_what_cannot_be_used_is_refused(x, labels, words, refused):
     with refused(*words):
-        Samples.make(x, labels)
+        Samples.from_arrays(x, labels)
 
 
 def test_data_of_one_class_are_refused_before_training_and_by_a_recorded_target(refused):
-    samples = Samples.make(images(), 0 * LABELS)
+    samples = Samples.from_arrays(images(), 0 * LABELS)
     with refused("one class '0'"):
         ddm.train(Linear(36, 1), samples, RECIPE)
     network = Linear(36, 1)
@@ -177,7 +177,9 @@ def test_data_of_one_class_are_refused_by_the_command_line(command):
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_training_that_diverges_is_refused(optimizer, refused):
     with refused("diverged", "lower the lr"):
-        fitted(Samples.make(images(), LABELS), recipe=Recipe(epochs=4, batch_size=16, lr=1e38, optimizer=optimizer))
+        fitted(
+            Samples.from_arrays(images(), LABELS), recipe=Recipe(epochs=4, batch_size=16, lr=1e38, optimizer=optimizer)
+        )
 
 
 def test_a_snapshot_that_is_not_finite_is_refused(refused):
@@ -189,7 +191,7 @@ def test_a_snapshot_that_is_not_finite_is_refused(refused):
 
 
 def test_a_network_whose_predictions_never_change_is_refused_or_said_to_say_nothing(refused):
-    samples = Samples.make(images(), LABELS)
+    samples = Samples.from_arrays(images(), LABELS)
     with refused("do not change with its parameters"):
         fitted(samples, Dead())
     _, said = fitted(samples, Dead(), matching="reverse", steps=2)
@@ -198,7 +200,7 @@ def test_a_network_whose_predictions_never_change_is_refused_or_said_to_say_noth
 
 def test_ten_thousand_classes_are_distilled_or_refused_before_memory_is_asked_for(refused):
     labels = np.append(np.arange(39), 9999)
-    samples = Samples.make(images(), labels)
+    samples = Samples.from_arrays(images(), labels)
     with refused("10,000 classes", "GiB", "reverse matching"):
         fitted(samples, Linear(36, 10_000), bank=None)
     datamodel, _ = fitted(samples, Linear(36, 10_000), matching="reverse", steps=1, partition=LABELS)

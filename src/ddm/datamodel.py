@@ -19,7 +19,7 @@ from ddm.answers.question import Batch, Question, batch_of
 from ddm.answers.shares import Shares, find_shares
 from ddm.answers.trace import Trace, trace, verify_trace
 from ddm.compute.engine import Engine
-from ddm.compute.files import named
+from ddm.compute.files import output_path
 from ddm.counterfactual import designs
 from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.counterfactual.designs import Weights
@@ -105,7 +105,7 @@ class DistilledDatamodel:
         config:    the config that replays the run; saved with the datamodel
         on_stage:  called with the name of each stage (partition, matching) when it ends
         """
-        samples = Samples.of(samples)
+        samples = Samples.from_dataset(samples)
         if target.data not in (None, samples.fingerprint()):
             raise InputError("the target was trained on other samples than these: give the ones it was trained on.")
         end_stage = on_stage or (lambda stage: None)
@@ -254,8 +254,8 @@ class DistilledDatamodel:
         seed:       random seed
         engine:     where retraining runs, as in ``fit``
         """
-        tested = Samples.of(test).few(200, seed)
-        validated = tested if validation is None else Samples.of(validation).few(500, seed)
+        tested = Samples.from_dataset(test).subsample(200, seed)
+        validated = tested if validation is None else Samples.from_dataset(validation).subsample(500, seed)
         for samples in (tested, validated):
             self._batch(samples)
         with self._retraining(train, by, directory, workers, engine) as retraining:
@@ -289,7 +289,7 @@ class DistilledDatamodel:
 
     def _training_set(self, train: Samples | Dataset[Any] | None) -> Samples:
         if train is not None:
-            samples = Samples.of(train)
+            samples = Samples.from_dataset(train)
             self.check_data(samples, "this")
             return samples
         if self.samples is None:
@@ -318,14 +318,14 @@ class DistilledDatamodel:
     @property
     def described(self) -> Mapping[str, Any] | None:
         """Facts about the training set, which tell how another one differs."""
-        return self.samples.facts() if self.samples is not None else self._described
+        return self.samples.fingerprint_parts() if self.samples is not None else self._described
 
     def check_data(self, samples: Samples, what: str) -> None:
         """Refuse a training set other than the one of this datamodel, and say what differs."""
         if samples.fingerprint() != self.data:
             raise InputError(
-                f"{what} is another training set than the datamodel was made with ({samples.unlike(self.described)}): "
-                "give that one."
+                f"{what} is another training set than the datamodel was made with "
+                f"({samples.difference_from(self.described)}): give that one."
             )
 
     def save(self, path: Path | str) -> None:
@@ -335,7 +335,7 @@ class DistilledDatamodel:
         """
         from ddm.runs import store
 
-        store.save(self, named(path))
+        store.save(self, output_path(path))
 
     def _level(self, level: str) -> tuple[Counterfactuals, Partition]:
         if level == "cluster":

@@ -1,8 +1,8 @@
-"""The one exception users are meant to see, and the one that no program can be asked to avoid."""
+"""The exception for bad input, and a test for running out of memory."""
 
 from __future__ import annotations
 
-_REFUSED = ("can't allocate memory", "not enough memory", "out of memory", "Cannot allocate memory")
+_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "Cannot allocate memory")
 
 
 class InputError(ValueError):
@@ -12,6 +12,6 @@ class InputError(ValueError):
     """
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Whether memory was asked for in vain; torch says so in words alone."""
-    return isinstance(error, MemoryError) or any(words in str(error) for words in _REFUSED)
+def is_out_of_memory(error: BaseException) -> bool:
+    """True if an allocation failed. Only the message of torch's errors says so, not their type."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY)

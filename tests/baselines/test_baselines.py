@@ -28,8 +28,10 @@ def identity_network():
 
 @pytest.fixture
 def score_request():
-    train = ddm.Samples.make(torch.tensor(POINTS), torch.tensor([0, 0, 1, 1, 1, 0]), ["zero", "one"])
-    test = ddm.Samples.make(torch.tensor([[0.0, 1.0], [4.0, 2.0], [4.0, 2.0]]), torch.tensor([0, 1, 0]), train.classes)
+    train = ddm.Samples.from_arrays(torch.tensor(POINTS), torch.tensor([0, 0, 1, 1, 1, 0]), ["zero", "one"])
+    test = ddm.Samples.from_arrays(
+        torch.tensor([[0.0, 1.0], [4.0, 2.0], [4.0, 2.0]]), torch.tensor([0, 1, 0]), train.classes
+    )
     return ScoreRequest(target_of(identity_network()), train, given(train, list("aabbbc")), test, test[[0, 1]], seed=3)
 
 

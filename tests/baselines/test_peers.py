@@ -76,8 +76,8 @@ def double_batch(samples):
 @pytest.fixture(scope="module")
 def score_request():
     generator = torch.Generator().manual_seed(0)
-    train = ddm.Samples.make(*draw_samples(N, generator))
-    test, validation = (ddm.Samples.make(*draw_samples(count, generator), train.classes) for count in (10, 25))
+    train = ddm.Samples.from_arrays(*draw_samples(N, generator))
+    test, validation = (ddm.Samples.from_arrays(*draw_samples(count, generator), train.classes) for count in (10, 25))
     weight = fit_exactly(*double_batch(train))
     trajectory = Trajectory()
     for step, share in enumerate([0.0, 0.4, 0.7, 1.0]):

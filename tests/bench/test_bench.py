@@ -125,7 +125,7 @@ def test_removing_nothing_gives_the_targets_own_accuracy(problem):
 
 
 def test_noise_has_the_given_norm_and_covers_whole_groups(problem):
-    samples = ddm.Samples.make(np.full((6, 1, 20, 20), 0.5) + np.eye(20) * 0.1, np.arange(6) % 2)
+    samples = ddm.Samples.from_arrays(np.full((6, 1, 20, 20), 0.5) + np.eye(20) * 0.1, np.arange(6) % 2)
     noisy = with_noise(samples, np.array([1, 4]), 0.1, seed=0)
     change = (noisy.raw - samples.raw).flatten(1).square().mean(1).sqrt()
     assert change.tolist() == pytest.approx([0, 0.1, 0, 0, 0.1, 0], abs=1e-6)

@@ -22,7 +22,8 @@ import ddm.runs.config
 import ddm.runs.run
 from ddm import Recipe, Settings
 from ddm.cli import main as cli
-from ddm.compute.files import read_json, working_in
+from ddm.compute.files import read_json
+from ddm.compute.folders import lock_folder
 from ddm.distil import paper
 
 COMMANDS = [command.name for command in typer.main.get_group(cli.app).commands.values()]
@@ -560,11 +561,11 @@ def test_a_full_disk_is_a_sentence_wherever_it_is_met(command, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device", "/dev/shm/x")
 
     monkeypatch.setattr(ddm.runs.run, "fit", full)
-    assert_refused(command("fit"), "no room left", "the same command again")
+    assert_refused(command("fit"), "no disk space left", "the same command again")
 
 
 def test_a_run_that_another_command_works_in_is_left_alone(command, run):
-    with working_in(run):
+    with lock_folder(run):
         assert_refused(command(*FIT, "--out", run), "another ddm is working", str(run))
         assert_refused(command("audit", run), "another ddm is working", str(run))
 

@@ -8,7 +8,7 @@ import pytest
 from refusals import assert_refused
 
 import ddm.runs.run
-from ddm.compute.files import hash_of, read_json, sealed, write_json
+from ddm.compute.files import add_checksum, hash_file, read_json, write_json
 from ddm.truth.audit import Audit
 
 OPTIONS = "--limit 60 --option width=4 --option depth=1 --epochs 2 --batch-size 16 "
@@ -50,7 +50,9 @@ def test_audit_prints_one_document_and_keeps_it(command, plain):
     assert answer.json["sentence"] == found.sentence
     assert set(found.figures["same run"]) == {"oracle_fraction", "rho", "rho_global", "lds", "slope"}
     assert (len(found.groups), found.unions, found.orders, found.trainings) == (2, 2, 2, 10)
-    assert read_json(Path("run/audit.json")) == sealed(answer.json | {"of": hash_of(Path("run/synset.safetensors"))})
+    assert read_json(Path("run/audit.json")) == add_checksum(
+        answer.json | {"of": hash_file(Path("run/synset.safetensors"))}
+    )
     assert ddm.load("run").audited == found
     assert len(os.listdir("run/exact")) == 10
     assert Path("audit.png").read_bytes().startswith(b"\x89PNG")

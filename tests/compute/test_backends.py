@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 import ddm
 from ddm.compute import engine
-from ddm.compute.backends import Place
+from ddm.compute.backends import Backend
 from ddm.truth.retraining import Retraining
 
 ENV = os.environ | {
@@ -126,7 +126,7 @@ def test_pieces_run_on_the_cluster_with_one_thread_and_get_what_they_share_once(
             self.opened.append(piece)
             return os.getpid(), torch.get_num_threads(), len(self.opened)
 
-    found = list(engine.each(Work(), range(8), engine=cluster))
+    found = list(engine.run_tasks(Work(), range(8), engine=cluster))
     assert len(found) == 8
     assert os.getpid() not in {process for process, _, _ in found}
     assert {threads for _, threads, _ in found} == {1}
@@ -151,8 +151,8 @@ def test_retrained_models_come_home_from_a_cluster(dask, small, tmp_path):
 @pytest.mark.slow
 def test_a_piece_that_always_fails_is_named_after_three_tries_and_the_others_are_kept(dask, refused, tmp_path):
     work, kept = failing_task("bad one", tmp_path / "tries"), []
-    with refused("piece 2 of 4 (bad one) failed 3 times", "cannot be done", "the other 3 are done"):
-        for result in engine.each(work, ["a", "bad one", "c", "d"], engine=dask):
+    with refused("task 2 of 4 (bad one) failed 3 times", "cannot be done", "the other 3 are done"):
+        for result in engine.run_tasks(work, ["a", "bad one", "c", "d"], engine=dask):
             kept.append(result)  # as whoever asks would
     assert sorted(kept) == ["a", "c", "d"]
     assert (tmp_path / "tries").read_text() == "xxx"
@@ -199,24 +199,24 @@ def test_one_ray_cluster_is_not_taken_for_another(ray, refused):
     from ray import get_runtime_context
 
     own = get_runtime_context().gcs_address
-    Place.of(f"ray://{own}").check()
+    Backend.parse(f"ray://{own}").check()
     with socket.create_server(("127.0.0.1", 0)) as other, refused(own, "already", "ray.shutdown()"):
-        Place.of(f"ray://127.0.0.1:{other.getsockname()[1]}").check()
+        Backend.parse(f"ray://127.0.0.1:{other.getsockname()[1]}").check()
 
 
 @pytest.mark.slow
 def test_a_scheduler_without_workers_is_refused(refused, tmp_path, monkeypatch):
-    monkeypatch.setattr("ddm.compute.backends.PATIENCE", 1)
+    monkeypatch.setattr("ddm.compute.backends.TIMEOUT", 1)
     file = tmp_path / "scheduler.json"
     with started("scheduler", "--port", "0", "--host", "127.0.0.1", "--no-dashboard", "--scheduler-file", str(file)):
         while not (file.exists() and file.read_text().endswith("}")):
             time.sleep(0.05)
         with refused("no workers", "dask worker"):
-            Place.of(json.loads(file.read_text())["address"].replace("tcp", "dask")).check()
+            Backend.parse(json.loads(file.read_text())["address"].replace("tcp", "dask")).check()
 
 
 @pytest.mark.parametrize("extra", ["dask", "ray"])
 def test_a_missing_extra_is_one_sentence(refused, monkeypatch, extra):
     monkeypatch.setitem(sys.modules, {"dask": "distributed", "ray": "ray"}[extra], None)
     with refused(f"pip install 'distilled-datamodel[{extra}]'"):
-        Place.of(f"{extra}://127.0.0.1:1").check()
+        Backend.parse(f"{extra}://127.0.0.1:1").check()

@@ -15,7 +15,7 @@ from failing_task import failing_task
 
 import ddm
 from ddm.compute import engine, progress
-from ddm.compute.backends import Place
+from ddm.compute.backends import Backend
 
 WHERE = pytest.mark.parametrize("workers", [1, 2], ids=["here", "processes"])
 
@@ -36,7 +36,7 @@ def trained(seed):
 
 
 def test_a_training_gives_the_same_bits_in_one_process_and_in_two(two_threads):
-    here, there = (dict(engine.each(trained, range(4), workers=workers)) for workers in (1, 2))
+    here, there = (dict(engine.run_tasks(trained, range(4), workers=workers)) for workers in (1, 2))
     assert here.keys() == there.keys() == set(range(4))
     assert all(torch.equal(here[seed], there[seed]) for seed in here)
     assert not torch.equal(here[0], here[1])
@@ -47,7 +47,7 @@ def test_a_piece_has_one_thread_and_no_bar_and_the_caller_keeps_its_threads(two_
     def inside(_):
         return torch.get_num_threads(), progress._silent
 
-    for found in engine.each(inside, range(3), workers=workers):
+    for found in engine.run_tasks(inside, range(3), workers=workers):
         assert found == (1, 1)
         assert torch.get_num_threads() == 2  # between pieces as well
     assert torch.get_num_threads() == 2
@@ -66,14 +66,14 @@ def test_only_the_outer_bar_is_shown(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setattr(progress, "_PATIENCE", 0.0)
     monkeypatch.setenv("TERM", "xterm")
-    list(engine.each(work, range(3), workers=1, what="outer"))
+    list(engine.run_tasks(work, range(3), workers=1, description="outer"))
     assert "outer" in sys.stderr.getvalue()
     assert "inner" not in sys.stderr.getvalue()
 
 
 def test_results_come_one_by_one():
     done = []
-    results = engine.each(done.append, range(3), workers=1)
+    results = engine.run_tasks(done.append, range(3), workers=1)
     assert done == []
     next(results)
     assert done == [0]
@@ -87,13 +87,13 @@ def test_pieces_take_several_gpus_in_turn(count, used, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setattr(torch.cuda, "device", lambda number: contextlib.nullcontext(taken.append(number)))
-    assert sorted(engine.each(abs, [-1, -2, -3, -4], engine="serial")) == [1, 2, 3, 4]
+    assert sorted(engine.run_tasks(abs, [-1, -2, -3, -4], engine="serial")) == [1, 2, 3, 4]
     assert taken == used
 
 
 @pytest.mark.parametrize("workers", [None, 1, 5])
 def test_no_pieces_are_no_work(workers):
-    assert list(engine.each(trained, [], workers=workers)) == []
+    assert list(engine.run_tasks(trained, [], workers=workers)) == []
 
 
 @WHERE
@@ -105,15 +105,15 @@ def test_a_piece_that_fails_is_tried_again(tmp_path, workers):
             raise OSError("for a moment")
         return piece
 
-    assert sorted(engine.each(work, range(3), workers=workers)) == [0, 1, 2]
+    assert sorted(engine.run_tasks(work, range(3), workers=workers)) == [0, 1, 2]
     assert (tmp_path / "1").exists()
 
 
 @WHERE
 def test_a_piece_that_always_fails_is_named_after_three_tries_and_the_others_are_kept(tmp_path, refused, workers):
     work, kept = failing_task("b", tmp_path / "tries"), []
-    with refused("retraining: piece 2 of 3 (b) failed 3 times", "RuntimeError: cannot be done", "the other 2 are done"):
-        for result in engine.each(work, "abc", workers=workers, what="retraining"):
+    with refused("retraining: task 2 of 3 (b) failed 3 times", "RuntimeError: cannot be done", "the other 2 are done"):
+        for result in engine.run_tasks(work, "abc", workers=workers, description="retraining"):
             kept.append(result)
     assert sorted(kept) == ["a", "c"]
     assert (tmp_path / "tries").read_text() == "xxx"
@@ -130,8 +130,8 @@ def test_a_process_that_dies_is_replaced_and_one_piece_that_kills_is_found_among
         return piece
 
     kept = []
-    with refused("piece 3 of 5 (2) failed 3 times", "the other 4 are done"):
-        for result in engine.each(work, range(5), workers=2):
+    with refused("task 3 of 5 (2) failed 3 times", "the other 4 are done"):
+        for result in engine.run_tasks(work, range(5), workers=2):
             kept.append(result)
     assert sorted(kept) == [0, 1, 3, 4]
     assert (tmp_path / "tries").read_text() == "xxx"
@@ -146,7 +146,7 @@ def test_what_pieces_share_is_unpacked_once_a_process():
             self.seen += 1
             return os.getpid(), self.seen
 
-    found = list(engine.each(Work(), range(6), workers=2))
+    found = list(engine.run_tasks(Work(), range(6), workers=2))
     assert os.getpid() not in {process for process, _ in found}
     for process in {process for process, _ in found}:
         seen = sorted(count for other, count in found if other == process)
@@ -156,7 +156,7 @@ def test_what_pieces_share_is_unpacked_once_a_process():
 def test_work_that_cannot_be_sent_is_refused(refused):
     lock = threading.Lock()
     with refused("cannot be sent", "workers=1"):
-        list(engine.each(lambda piece: (lock, piece), range(3), workers=2))
+        list(engine.run_tasks(lambda piece: (lock, piece), range(3), workers=2))
 
 
 @WHERE  # last: a failure ends the processes
@@ -172,7 +172,7 @@ def test_a_failure_reaches_the_caller_and_finished_pieces_are_kept(tmp_path, two
         return piece
 
     with pytest.raises(ddm.InputError, match="the last one cannot be done"):
-        list(engine.each(work, pieces, workers=workers))
+        list(engine.run_tasks(work, pieces, workers=workers))
     assert sorted(str(path) for path in tmp_path.iterdir()) == pieces[:-1]
     assert torch.get_num_threads() == 2
     assert progress._silent == 0
@@ -185,7 +185,7 @@ def test_an_engine_that_starts_nothing_is_given_up(monkeypatch, refused):
         tried.append(place)
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(Place, "run", run)
-    with refused("no work can be started", "OSError: No space left on device"):
-        list(engine.each(str, range(4), workers=2))
+    monkeypatch.setattr(Backend, "run", run)
+    with refused("cannot start any task", "OSError: No space left on device"):
+        list(engine.run_tasks(str, range(4), workers=2))
     assert len(tried) == 3

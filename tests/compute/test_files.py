@@ -15,23 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensor_dicts import same_tensors
 
-from ddm.compute.files import (
-    leads_out,
-    make_folder,
-    read_json,
-    read_metadata,
-    read_tensors,
-    replacing,
-    working_in,
-    write_json,
-    write_tensors,
-)
+from ddm.compute.files import atomic_write, is_outside, read_json, write_json
+from ddm.compute.folders import lock_folder, make_folder
+from ddm.compute.tensors import read_metadata, read_tensors, write_tensors
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor([1, 2])}
 
 
 def fail_halfway(path, error):
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text("half of the n")
         raise error
 
@@ -54,7 +46,7 @@ def test_a_block_that_fails_leaves_no_file_where_there_was_none(tmp_path):
 def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new"
@@ -83,20 +75,21 @@ def test_a_file_is_on_disk_before_it_has_its_name_and_its_name_before_the_next_f
 
 
 def test_one_process_works_in_a_folder_and_what_killed_ones_left_is_removed(tmp_path, refused):
-    script = "import sys, time; from pathlib import Path; from ddm.compute.files import working_in, replacing\n"
-    script += "with working_in(Path(sys.argv[1])), replacing(Path(sys.argv[1], 'x', 'file')) as new:\n"
+    script = "import sys, time\nfrom pathlib import Path\n"
+    script += "from ddm.compute.files import atomic_write\nfrom ddm.compute.folders import lock_folder\n"
+    script += "with lock_folder(Path(sys.argv[1])), atomic_write(Path(sys.argv[1], 'x', 'file')) as new:\n"
     script += "    new.write_text('half'); print(flush=True); time.sleep(600)"
     other = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)
     try:
         other.stdout.readline()
         (left,) = (tmp_path / "x").iterdir()
-        with refused("another ddm is working", str(tmp_path)), working_in(tmp_path):
+        with refused("another ddm is working", str(tmp_path)), lock_folder(tmp_path):
             pass
         assert left.exists()
     finally:
         other.kill()
         other.communicate()
-    with replacing(tmp_path / "x" / "mine") as new, working_in(tmp_path):
+    with atomic_write(tmp_path / "x" / "mine") as new, lock_folder(tmp_path):
         assert not left.exists()
         new.write_text("whole")
     assert os.listdir(tmp_path / "x") == ["mine"]
@@ -108,9 +101,9 @@ def test_where_nobody_can_tell_who_writes_nothing_is_removed(tmp_path, monkeypat
         raise OSError(number, "no locks here")
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    with replacing(tmp_path / "file") as new:
+    with atomic_write(tmp_path / "file") as new:
         new.write_text("whole")
-        with working_in(tmp_path):
+        with lock_folder(tmp_path):
             assert new.read_text() == "whole"
     assert (tmp_path / "file").read_text() == "whole"
 
@@ -122,7 +115,7 @@ def test_a_folder_that_is_swept_away_before_it_is_held_is_made_again(tmp_path, m
     def sweep():
         if not swept:
             swept.append(1)
-            with working_in(tmp_path):
+            with lock_folder(tmp_path):
                 pass
 
     def made(**options):
@@ -165,7 +158,7 @@ def test_a_link_leads_out_or_stays_or_goes_round_in_circles(tmp_path):
     home.mkdir()
     for name, goal in (("out", tmp_path / "file"), ("up", "../file"), ("loop", "loop"), ("here", "file")):
         (home / name).symlink_to(goal)
-    assert {name: leads_out(home / name, home) for name in ("out", "up", "loop", "here", "file")} == {
+    assert {name: is_outside(home / name, home) for name in ("out", "up", "loop", "here", "file")} == {
         "out": True,
         "up": True,
         "loop": True,
@@ -180,7 +173,7 @@ def test_only_folders_of_ones_own_are_removed(tmp_path):
     (tmp_path / "other" / "file").touch()
     (tmp_path / "run" / ".ddm-link").symlink_to(tmp_path / "other")
     os.mkfifo(tmp_path / "run" / ".ddm-pipe")
-    with working_in(tmp_path / "run"):
+    with lock_folder(tmp_path / "run"):
         pass
     assert (tmp_path / "other" / "file").exists()
 

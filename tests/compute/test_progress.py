@@ -33,18 +33,18 @@ def logging(monkeypatch):
 
 
 def test_a_line_says_how_far_work_is_and_what_is_left():
-    assert progress.line("distilling groups", 40, 100, 80) == (
+    assert progress.format_line("distilling groups", 40, 100, 80) == (
         "distilling groups: 40 of 100, 1 min elapsed, 2 min left"
     )
-    assert progress.line("training", 500, 2000, 3600) == "training: 500 of 2,000, 60 min elapsed, 3.0 h left"
+    assert progress.format_line("training", 500, 2000, 3600) == "training: 500 of 2,000, 60 min elapsed, 3.0 h left"
 
 
 def test_work_in_odd_units_is_given_in_percent():
-    assert progress.line("matching", 2.5e9, 1e10, 30) == "matching: 25%, 30 s elapsed, 2 min left"
+    assert progress.format_line("matching", 2.5e9, 1e10, 30) == "matching: 25%, 30 s elapsed, 2 min left"
 
 
 def test_before_anything_is_done_nothing_is_promised():
-    assert progress.line("training", 0, 10, 30) == "training: 0 of 10, 30 s elapsed, time left not known yet"
+    assert progress.format_line("training", 0, 10, 30) == "training: 0 of 10, 30 s elapsed, time left not known yet"
 
 
 def test_a_log_gets_whole_lines(monkeypatch):

@@ -40,7 +40,7 @@ def logistic(request):
     x = torch.randn(N, D, generator=generator, dtype=torch.float64)
     x = x @ torch.linalg.inv(torch.linalg.cholesky(x.T @ x / N)).T
     y = (torch.rand(N, generator=generator) < torch.sigmoid(0.5 * x[:, 0])).double()
-    samples = ddm.Samples.make(x, y.long())
+    samples = ddm.Samples.from_arrays(x, y.long())
     x = samples.batch()[0].double()  # as stored, in single precision
     groups = np.arange(N) % K
     everything = torch.ones(N, dtype=torch.bool)
@@ -94,7 +94,7 @@ def squared(outputs, labels):
 def test_the_curvature_of_squared_loss_is_that_of_the_inputs():
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(100, D, generator=generator)
-    samples = ddm.Samples.make(x, torch.randint(0, 2, (100,), generator=generator))
+    samples = ddm.Samples.from_arrays(x, torch.randint(0, 2, (100,), generator=generator))
     recorder = ddm.Recorder(linear(torch.randn(2, D, generator=generator)))
     recorder.snapshot()
     target = recorder.target(loss=squared)
@@ -107,7 +107,7 @@ def test_the_curvature_of_squared_loss_is_that_of_the_inputs():
 
 def test_a_calibrated_step_is_the_best_one_along_its_direction():
     generator = torch.Generator().manual_seed(2)
-    samples = ddm.Samples.make(torch.randn(100, D, generator=generator), torch.zeros(100).long(), ["a", "b"])
+    samples = ddm.Samples.from_arrays(torch.randn(100, D, generator=generator), torch.zeros(100).long(), ["a", "b"])
     recorder = ddm.Recorder(linear(torch.randn(2, D, generator=generator)))
     recorder.snapshot()
     target = recorder.target(loss=squared)

@@ -135,7 +135,7 @@ def test_wrong_class_names_are_refused(tmp_path, names):
 
 def test_memory_is_asked_for_all_files_at_once(tmp_path, monkeypatch):
     write_cifar10(tmp_path, batches=(1, 2, 3), count=60)
-    monkeypatch.setattr(memory, "room", lambda: 120 * 3072)
+    monkeypatch.setattr(memory, "usable_bytes", lambda: 120 * 3072)
     with refused("memory", str(tmp_path)):
         load("cifar10", tmp_path)
     (tmp_path / "data_batch_2").unlink()

@@ -162,7 +162,7 @@ def test_loading_twice_gives_the_same(tmp_path):
 
 def test_memory_is_asked_for_all_splits_at_once(tmp_path, monkeypatch):
     write_classes(tmp_path / "train", 10, shape=(20, 20))
-    monkeypatch.setattr(memory, "room", lambda: 15_000)
+    monkeypatch.setattr(memory, "usable_bytes", lambda: 15_000)
     assert load(f"folder:{tmp_path}").train.shape == (1, 20, 20)
     write_classes(tmp_path / "test", 10, shape=(20, 20))
     with refused("folder", "memory", "--limit"):

@@ -157,7 +157,7 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory, content, header, zipped
 
 def test_memory_is_asked_for_all_splits_at_once(tmp_path, monkeypatch):
     write_mnist(tmp_path, train=40, test=40)
-    monkeypatch.setattr(memory, "room", lambda: 60 * 28 * 28)
+    monkeypatch.setattr(memory, "usable_bytes", lambda: 60 * 28 * 28)
     with refused("mnist", "memory", "download it again"):
         load("mnist", tmp_path)
     write_mnist(tmp_path, train=20, test=20)

@@ -19,7 +19,7 @@ OPTIONS = {"limit": None, "validation": 0.1, "seed": 0}
 
 
 def split(count, classes=3, seed=0):
-    return Samples.make(pixels(count, 1, 4, 4, seed=seed), np.arange(count) % classes)
+    return Samples.from_arrays(pixels(count, 1, 4, 4, seed=seed), np.arange(count) % classes)
 
 
 def finished(published, **options):
@@ -84,12 +84,12 @@ def test_options_a_dataset_cannot_use_are_refused_not_ignored(name, option):
 
 
 def test_importing_needs_none_of_the_heavy_libraries(monkeypatch):
-    monkeypatch.setattr(ddm, "datasets", ddm.datasets)
-    for module in [one for one in sys.modules if one.startswith("ddm.datasets")]:
+    monkeypatch.setattr(ddm, "data", ddm.data)
+    for module in [one for one in sys.modules if one.startswith("ddm.data")]:
         monkeypatch.delitem(sys.modules, module)
     for module in ("sklearn", "PIL", "datasets"):
         monkeypatch.setitem(sys.modules, module, None)
-    assert importlib.import_module("ddm.datasets").names() == names()
+    assert importlib.import_module("ddm.data").names() == names()
 
 
 # --- digits ---
@@ -178,7 +178,7 @@ def test_splits_are_disjoint_stratified_and_repeatable(classes, per_class, limit
 
 def test_limits_and_carving_keep_the_proportions():
     labels = np.repeat([0, 1, 2], [500, 300, 200])
-    published = Published(Samples.make(pixels(1000, 1, 4, 4), labels), test=split(60))
+    published = Published(Samples.from_arrays(pixels(1000, 1, 4, 4), labels), test=split(60))
     data = finished(published, limit=100, validation=0.2)
     assert shares(data.train) == pytest.approx([0.5, 0.3, 0.2])
     assert shares(data.validation) == pytest.approx([0.5, 0.3, 0.2])
@@ -205,7 +205,7 @@ def test_one_class_is_allowed():
 
 def test_a_class_with_one_sample_stays_in_training():
     labels = np.array([0] * 20 + [1])
-    data = finished(Published(Samples.make(pixels(21, 1, 2, 2), labels)), validation=0.5)
+    data = finished(Published(Samples.from_arrays(pixels(21, 1, 2, 2), labels)), validation=0.5)
     assert 1 in data.train.labels.tolist()
 
 
@@ -219,7 +219,7 @@ def test_nothing_to_set_aside_is_refused():
 @pytest.mark.parametrize("other", [pixels(9, 1, 4, 5), pixels(9, 3, 4, 4), pixels(9, 1, 4, 4) / np.float32(255)])
 def test_splits_of_different_form_are_refused(other):
     with refused("make them alike"):
-        finished(Published(split(30), test=Samples.make(other, np.arange(9) % 3)))
+        finished(Published(split(30), test=Samples.from_arrays(other, np.arange(9) % 3)))
 
 
 # --- normalisation ---
@@ -229,7 +229,7 @@ def test_the_training_split_has_mean_0_and_deviation_1_in_each_channel():
     raw = pixels(200, 3, 4, 4)
     raw[:, 1] //= 3
     raw[:, 2] = 200 + raw[:, 2] % 5
-    data = finished(Published(Samples.make(raw, np.arange(200) % 2)), limit=50)
+    data = finished(Published(Samples.from_arrays(raw, np.arange(200) % 2)), limit=50)
     x, _ = data.train.batch()
     assert x.mean((0, 2, 3)).numpy() == pytest.approx(np.zeros(3), abs=1e-4)
     assert x.std((0, 2, 3), correction=0).numpy() == pytest.approx(np.ones(3), abs=1e-4)

@@ -245,7 +245,7 @@ def test_damaged_files_are_read_or_refused(tmp_path_factory, content, at, byte, 
 
 
 def test_what_inputs_become_is_what_memory_is_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "room", lambda: 30_000)
+    monkeypatch.setattr(memory, "usable_bytes", lambda: 30_000)
     values, labels = pixels(100, 50), np.arange(100) % 2
     assert load(saved(tmp_path, x=values[..., None], y=labels)).train.raw.dtype == torch.uint8
     with refused("memory", "data.npz"):
@@ -253,7 +253,7 @@ def test_what_inputs_become_is_what_memory_is_asked_for(tmp_path, monkeypatch):
 
 
 def test_each_sample_takes_memory_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "room", lambda: 100_000)
+    monkeypatch.setattr(memory, "usable_bytes", lambda: 100_000)
     with refused("memory", "data.npz"):
         load(saved(tmp_path, x=pixels(1000, 1, 1), y=np.arange(1000) % 2))
 

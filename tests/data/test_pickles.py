@@ -202,7 +202,7 @@ def test_damaged_pickles_are_read_or_refused(tmp_path_factory, at, byte, insert)
 
 
 def test_many_instructions_in_a_small_file_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "room", lambda: 1_000_000)
+    monkeypatch.setattr(memory, "usable_bytes", lambda: 1_000_000)
     with refused("data_batch_1", "memory"):
         read(tmp_path, b"\x80\x04](" + b"]" * 10_000 + b"e.")
     with refused("dictionary"):

@@ -39,8 +39,8 @@ def test_resized_images_are_normalised_as_they_are_then():
 def test_any_size_keeps_the_type_and_the_range(size):
     whole = pixels(20, 3, 8, 10)
     for raw in (whole, whole / np.float32(255)):
-        samples = Samples.make(raw, np.arange(20) % 2)
-        resized = samples.resized(size)
+        samples = Samples.from_arrays(raw, np.arange(20) % 2)
+        resized = samples.resize(size)
         assert resized.shape == (3, size, size)
         assert resized.raw.dtype == samples.raw.dtype
         assert samples.raw.min() <= resized.raw.min() <= resized.raw.max() <= samples.raw.max()
@@ -48,25 +48,25 @@ def test_any_size_keeps_the_type_and_the_range(size):
 
 def test_the_same_size_is_the_same_images():
     samples = load("digits", limit=60).train
-    assert torch.equal(samples.resized(8).raw, samples.raw)
+    assert torch.equal(samples.resize(8).raw, samples.raw)
 
 
 def test_larger_images_are_interpolated():
     ramp = np.tile(np.arange(0, 80, 10, dtype=np.uint8), (2, 1, 8, 1))
-    large = Samples.make(ramp, [0, 1]).resized(16).raw[0, 0].int()
+    large = Samples.from_arrays(ramp, [0, 1]).resize(16).raw[0, 0].int()
     assert (large == large[0]).all()
     assert (large[0].diff() >= 0).all()
     assert large[0].unique().numel() > 8
 
 
 def test_many_images_are_resized_as_few_are():
-    samples = Samples.make(pixels(1500, 1, 4, 4), np.arange(1500) % 3)
-    assert torch.equal(samples.resized(2).raw[1200:], samples[1200:].resized(2).raw)
+    samples = Samples.from_arrays(pixels(1500, 1, 4, 4), np.arange(1500) % 3)
+    assert torch.equal(samples.resize(2).raw[1200:], samples[1200:].resize(2).raw)
 
 
 def test_what_is_no_image_is_refused():
     with refused("(36,)", "--size"):
-        Samples.make(np.random.default_rng(0).random((4, 36)), np.arange(4)).resized(3)
+        Samples.from_arrays(np.random.default_rng(0).random((4, 36)), np.arange(4)).resize(3)
 
 
 def test_another_size_is_another_training_set():
@@ -95,7 +95,7 @@ def test_the_size_of_a_run_is_kept_in_its_config(tmp_path):
 
 
 def test_memory_is_asked_for_the_size_that_images_will_have(monkeypatch):
-    monkeypatch.setattr(memory, "room", lambda: 100_000)
+    monkeypatch.setattr(memory, "usable_bytes", lambda: 100_000)
     assert load("digits", limit=60, size=16).train.shape == (1, 16, 16)
     with refused("digits", "memory", "--size"):
         load("digits", limit=60, size=64)

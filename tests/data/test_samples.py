@@ -11,7 +11,7 @@ from ddm.data.samples import MAX_CLASSES
 
 
 def test_rows_keep_their_origin():
-    samples = Samples.make(pixels(10, 1, 2, 2), np.arange(10))
+    samples = Samples.from_arrays(pixels(10, 1, 2, 2), np.arange(10))
     part = samples[np.array([7, 2, 5])][[2, 0]]
     assert part.origin.tolist() == [5, 7]
     assert part.labels.tolist() == [5, 7]
@@ -32,13 +32,13 @@ def test_rows_keep_their_origin():
 )
 def test_wrong_labels_are_refused(labels, words):
     with refused(words):
-        Samples.make(pixels(2, 1, 2, 2), np.array(labels), ["a", "b"])
+        Samples.from_arrays(pixels(2, 1, 2, 2), np.array(labels), ["a", "b"])
 
 
 def test_a_label_too_high_to_number_the_classes_is_refused():
     for label in (MAX_CLASSES, 2**62, 1e300):
         with refused("number the classes"):
-            Samples.make(pixels(2, 1, 2, 2), np.array([0, label]))
+            Samples.from_arrays(pixels(2, 1, 2, 2), np.array([0, label]))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
@@ -46,18 +46,18 @@ def test_values_that_are_not_finite_in_float32_are_refused(value):
     raw = np.linspace(0, 1, 8).reshape(2, 1, 2, 2)
     raw[0, 0, 0, 0] = value
     with refused("NaN or infinite"):
-        Samples.make(raw, np.array([0, 1]))
+        Samples.from_arrays(raw, np.array([0, 1]))
 
 
 @pytest.mark.parametrize("shape", [(0, 1, 2, 2), (2, 0, 2, 2), (2,)])
 def test_empty_inputs_are_refused(shape):
     with refused("at least one input"):
-        Samples.make(np.zeros(shape, np.uint8), np.zeros(shape[0], np.int64))
+        Samples.from_arrays(np.zeros(shape, np.uint8), np.zeros(shape[0], np.int64))
 
 
 def test_constant_inputs_are_refused():
     with refused("constant", "7"):
-        Samples.make(np.full((3, 1, 2, 2), 7, np.uint8), np.arange(3))
+        Samples.from_arrays(np.full((3, 1, 2, 2), 7, np.uint8), np.arange(3))
 
 
 @settings(deadline=None, max_examples=20)
@@ -68,7 +68,7 @@ def test_constant_inputs_are_refused():
 )
 def test_moments_are_numpys(offset, scale, shape):
     raw = (np.random.default_rng(0).normal(size=shape) * scale + offset).astype(np.float32)
-    mean, std = Samples.make(raw, np.zeros(shape[0], np.int64)).moments()
+    mean, std = Samples.from_arrays(raw, np.zeros(shape[0], np.int64)).moments()
     axes = tuple(axis for axis in range(raw.ndim) if axis != 1)
     assert mean.numpy() == pytest.approx(raw.mean(axes, dtype=np.float64), rel=1e-5, abs=1e-5)
     assert std.numpy() == pytest.approx(raw.std(axes, dtype=np.float64), rel=1e-5)
@@ -77,8 +77,8 @@ def test_moments_are_numpys(offset, scale, shape):
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
 def test_moments_do_not_depend_on_the_unit(scale):
     raw = np.random.default_rng(0).normal(size=(100, 2)) * scale
-    samples = Samples.make(raw, np.zeros(100, np.int64))
-    x, _ = samples.normalised(*samples.moments()).batch()
+    samples = Samples.from_arrays(raw, np.zeros(100, np.int64))
+    x, _ = samples.with_normalisation(*samples.moments()).batch()
     assert x.std(0, correction=0).numpy() == pytest.approx(np.ones(2), rel=1e-4)
 
 
@@ -86,6 +86,6 @@ def test_moments_do_not_depend_on_the_unit(scale):
 def test_a_constant_channel_is_not_divided_by_zero(value):
     raw = pixels(10, 2, 3, 3)
     raw[:, 1] = value
-    mean, std = Samples.make(raw, np.zeros(10, np.int64)).moments()
+    mean, std = Samples.from_arrays(raw, np.zeros(10, np.int64)).moments()
     assert float(mean[1]) == pytest.approx(value / 255)
     assert float(std[1]) == 1

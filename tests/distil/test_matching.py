@@ -137,12 +137,12 @@ def test_the_blocks_of_all_processes_together_fit_the_memory(
 ):
     asked = []
 
-    def each(work, pieces, *, workers, **how):
+    def run_tasks(work, tasks, *, workers, **how):
         asked.append(workers)
-        return map(work, pieces)
+        return map(work, tasks)
 
     monkeypatch.setattr(joblib, "cpu_count", lambda: cores)
-    monkeypatch.setattr(engine, "each", each)
+    monkeypatch.setattr(engine, "run_tasks", run_tasks)
     work = GradientMatching(target, digits.train, Settings(matching="reverse", steps=1))
     blocks = plan(partition, work.bytes_per_group, 1.0, work.most)
     largest = max(block.size for block in blocks)

@@ -84,7 +84,7 @@ def test_a_linear_model_responds_as_ridge_regression_without_the_group(monkeypat
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(400, 6, generator=generator)
     y = (x @ torch.randn(6, 2, generator=generator)).argmax(1)
-    samples = Samples.of(torch.utils.data.TensorDataset(x, y))
+    samples = Samples.from_dataset(torch.utils.data.TensorDataset(x, y))
     recorder = ddm.Recorder(network := nn.Linear(6, 2, bias=False))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
 

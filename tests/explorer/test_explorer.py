@@ -16,7 +16,7 @@ from PIL import Image
 from torch.nn import functional as F
 
 import ddm
-import ddm.compute.files
+import ddm.compute.folders
 import ddm.training.target
 from ddm.cli.explore import explore
 from ddm.explorer import address, answers, panels, phrases, serving, upload
@@ -377,7 +377,7 @@ def test_pictures_that_are_too_large_are_refused(opened, refused):
 
 
 def test_runs_of_other_inputs_than_images_are_refused(tmp_path, datamodel, digits, refused):
-    flat = ddm.Samples.make(digits.train.raw.flatten(1).float(), digits.train.labels, digits.classes)
+    flat = ddm.Samples.from_arrays(digits.train.raw.flatten(1).float(), digits.train.labels, digits.classes)
     with refused("images", "ddm trace"):
         Opened(tmp_path, datamodel, ddm.Data("flat", flat, flat, flat, len(flat)))
 
@@ -423,7 +423,7 @@ def test_without_gradio_the_command_says_so_before_it_reads_the_run(monkeypatch,
 def folder_of_a_process(*, ended: bool):
     """A process with a folder for pictures, killed or still at work."""
     code = (
-        "import time, ddm.compute.files\nwith ddm.compute.files.temporary_folder('ddm-explore-') as folder:"
+        "import time, ddm.compute.files\nwith ddm.compute.folders.temporary_folder('ddm-explore-') as folder:"
         "\n (folder / 'picture.png').touch(); print(folder, flush=True); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 
 from ddm.cli import main as cli
-from ddm.compute.files import read_json, read_tensors
+from ddm.compute.files import read_json
+from ddm.compute.tensors import read_tensors
 from ddm.training.target import hash_of_state
 
 _forks = multiprocessing.get_context("forkserver")

@@ -11,7 +11,7 @@ import zlib
 from random import Random
 from typing import Any
 
-from ddm.compute.files import sealed
+from ddm.compute.files import add_checksum
 
 INTEGERS = (0, 1, -1, 2**7, 2**8 - 1, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**53, 2**60, 2**63 - 1, 2**64 - 1)
 
@@ -109,7 +109,7 @@ def changed_sealed(content: bytes, random: Random) -> bytes:
         return changed
     try:
         table = json.loads(changed)
-        return json.dumps(sealed({key: table[key] for key in table if key != "checksum"})).encode()
+        return json.dumps(add_checksum({key: table[key] for key in table if key != "checksum"})).encode()
     except (ValueError, TypeError, KeyError, RecursionError):  # no JSON any more, or no table
         return changed
 

@@ -12,7 +12,8 @@ from killing import results
 from test_kills import FIT
 
 import ddm
-from ddm.compute.files import write_json, write_tensors
+from ddm.compute.files import write_json
+from ddm.compute.tensors import write_tensors
 
 ROOM = "48k"
 """Too little for the run, enough for its first files."""
@@ -53,7 +54,7 @@ def test_a_fit_on_a_full_disk_is_refused_and_goes_on_once_there_is_room(tmp_path
         assert done.returncode == 0, done.stderr
         said = [(tmp_path / name).read_text() for name in ("code", "out", "err")]
         assert said[:2] == ["2\n", ""]
-        assert said[2].startswith("ddm: there is no room left to write 'run/")
+        assert said[2].startswith("ddm: there is no disk space left to write 'run/")
         assert said[2].count("\n") == 1
         assert (tmp_path / "left").read_text() == ""
         with pytest.raises(ddm.InputError, match="not complete"):
@@ -71,7 +72,7 @@ def test_a_file_that_may_not_grow_is_refused_and_leaves_nothing(tmp_path, refuse
     with attempt("full disks"):
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
         try:
-            with refused("no room left", "the same command again"):
+            with refused("no disk space left", "the same command again"):
                 write(tmp_path / "file")
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)

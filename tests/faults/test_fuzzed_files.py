@@ -26,7 +26,8 @@ from PIL import Image
 import ddm
 from ddm import networks
 from ddm.bench.outcome import Cost, Outcome
-from ddm.compute.files import is_whole, read_json, read_table
+from ddm.compute.files import read_json, read_json_object
+from ddm.compute.tensors import is_intact
 from ddm.data import images
 from ddm.data.readers import cifar, idx, npz
 from ddm.distil.synset import Synset
@@ -117,15 +118,18 @@ def _readers(run: Path) -> dict[str, Reader]:
             mutations.changed_sealed,
             lambda path: manifest.read_manifest(path.parent),
         ),
-        "json": Reader("file.json", files("summary.json"), mutations.changed_json, read_table),
+        "json": Reader("file.json", files("summary.json"), mutations.changed_json, read_json_object),
         "config": Reader(
             "file.json", files("config.json"), mutations.changed_json, lambda path: Config.from_dict(read_json(path))
         ),
         "audit": Reader(
-            "file.json", files("audit.json"), mutations.changed_json, lambda path: Audit.from_dict(read_table(path))
+            "file.json",
+            files("audit.json"),
+            mutations.changed_json,
+            lambda path: Audit.from_dict(read_json_object(path)),
         ),
         "safetensors": Reader(
-            "file.safetensors", files("trajectory/reach.safetensors"), mutations.changed_safetensors, is_whole
+            "file.safetensors", files("trajectory/reach.safetensors"), mutations.changed_safetensors, is_intact
         ),
         "synset": Reader(
             "file.safetensors",

@@ -15,7 +15,8 @@ import torch
 from torch.nn import functional as F
 
 import ddm
-from ddm.compute.files import hash_of, read_json, read_metadata, read_tensors, sealed, write_json, write_tensors
+from ddm.compute.files import add_checksum, hash_file, read_json, write_json
+from ddm.compute.tensors import read_metadata, read_tensors, write_tensors
 from ddm.runs.verify import verify
 from ddm.training.loop import train
 
@@ -52,8 +53,8 @@ def _seal(run: Path, path: Path) -> None:
             write_tensors(path, tensors, read_metadata(path))
         if path.name != "manifest.json" and (run / "manifest.json").exists():
             facts = read_json(run / "manifest.json")
-            facts["files"][path.relative_to(run).as_posix()] = hash_of(path)
-            write_json(run / "manifest.json", sealed({key: facts[key] for key in facts if key != "checksum"}))
+            facts["files"][path.relative_to(run).as_posix()] = hash_file(path)
+            write_json(run / "manifest.json", add_checksum({key: facts[key] for key in facts if key != "checksum"}))
 
 
 @pytest.mark.parametrize("file", ["manifest.json", "any file"])

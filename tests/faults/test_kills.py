@@ -13,7 +13,8 @@ from fuzzing import some
 from killing import Command, fresh, group, results
 
 import ddm
-from ddm.compute.files import read_json, read_tensors
+from ddm.compute.files import read_json
+from ddm.compute.tensors import read_tensors
 from ddm.runs.verify import verify
 
 SEED = 7

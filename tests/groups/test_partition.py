@@ -22,7 +22,7 @@ CLASSES = ("ant", "bee", "7", "cow/0", "0")
 def samples(labels, classes=CLASSES, seed=0):
     labels = torch.tensor(labels)
     raw = torch.randint(0, 256, (len(labels), 1, 4, 4), generator=torch.Generator().manual_seed(seed))
-    return Samples.make(raw.to(torch.uint8), labels, classes)
+    return Samples.from_arrays(raw.to(torch.uint8), labels, classes)
 
 
 def features(count, distinct=None, seed=0):
@@ -357,7 +357,7 @@ def test_features_come_from_a_pretrained_network(channels, tmp_path, digits):
 
 def test_images_are_resized_to_what_the_pretrained_network_reads(tmp_path):
     name = saved_vit(tmp_path / "vit")
-    data = Samples.make(torch.rand(4, 3, 13, 9), torch.tensor([0, 0, 1, 1]))
+    data = Samples.from_arrays(torch.rand(4, 3, 13, 9), torch.tensor([0, 0, 1, 1]))
     assert partition.features_of(data, name).shape == (4, 8)
 
 
@@ -365,7 +365,7 @@ def test_a_network_without_pooling_gives_the_mean_over_places(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.ResNetConfig(embedding_size=4, hidden_sizes=[4, 6], depths=[1, 1], layer_type="basic")
     transformers.ResNetModel(config).save_pretrained(tmp_path / "resnet")
-    data = Samples.make(torch.rand(4, 3, 16, 16), torch.tensor([0, 0, 1, 1]))
+    data = Samples.from_arrays(torch.rand(4, 3, 16, 16), torch.tensor([0, 0, 1, 1]))
     assert partition.features_of(data, f"hf:{tmp_path / 'resnet'}").shape == (4, 6)
 
 

@@ -19,7 +19,7 @@ def colours():
     patterns = torch.randn(3, 3, 4, 4, generator=generator)
     coarse = patterns[labels] + torch.randn(24, 3, 4, 4, generator=generator)
     images = F.interpolate(coarse, size=32, mode="bilinear")
-    return Samples.make(images / images.std(), labels)
+    return Samples.from_arrays(images / images.std(), labels)
 
 
 def losses_of(name, samples):

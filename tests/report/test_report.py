@@ -270,7 +270,7 @@ def test_a_reverse_synset_is_shown_beside_real_samples_and_left_out_without_imag
 
 def test_two_hundred_groups_of_colour_noise_stay_below_ten_megabytes(tmp_path):
     raw = np.random.default_rng(0).integers(0, 256, (400, 3, 64, 64), dtype=np.uint8)
-    samples = ddm.datasets.Samples.make(raw, np.arange(400) % 4)
+    samples = ddm.datasets.Samples.from_arrays(raw, np.arange(400) % 4)
     network = nn.Sequential(nn.AvgPool2d(16), nn.Flatten(), nn.Linear(48, 4))
     page = written(small(samples, network, partition=np.arange(400) // 2), data_of(samples), tmp_path)
     assert len(page.html) < 10_000_000
@@ -289,7 +289,7 @@ def test_pictures_end_where_their_room_ends(digits):
 
 def test_room_is_never_promised_that_is_not_there():
     raw = np.random.default_rng(1).integers(0, 256, (50, 3, 40, 20), dtype=np.uint8)
-    samples = ddm.datasets.Samples.make(raw, np.arange(50) % 2)
+    samples = ddm.datasets.Samples.from_arrays(raw, np.arange(50) % 2)
     pictures = Pictures(samples, True, budget=60_000)
     room = pictures.room(samples.shape)
     assert 0 < room < 50
@@ -298,7 +298,7 @@ def test_room_is_never_promised_that_is_not_there():
 
 def test_large_pictures_keep_their_proportions():
     raw = np.random.default_rng(1).integers(0, 256, (2, 1, 200, 100), dtype=np.uint8)
-    samples = ddm.datasets.Samples.make(raw, [0, 1])
+    samples = ddm.datasets.Samples.from_arrays(raw, [0, 1])
     assert pixels(Pictures(samples, True).of(samples, [0])[0]).shape == (64, 32)
 
 
@@ -321,7 +321,7 @@ def test_names_are_text_and_never_markup(digits, tmp_path):
 def test_inputs_that_are_no_images_have_a_page_without_pictures(tmp_path):
     rng = np.random.default_rng(0)
     labels = np.arange(60) % 3
-    samples = ddm.datasets.Samples.make(rng.normal(size=(60, 5)).astype(np.float32) + labels[:, None], labels)
+    samples = ddm.datasets.Samples.from_arrays(rng.normal(size=(60, 5)).astype(np.float32) + labels[:, None], labels)
     page = written(small(samples, nn.Linear(5, 3), clusters=2, partition="kmeans"), data_of(samples), tmp_path)
     assert page.sections == SECTIONS
     assert set(page.pictures) == {"synset"}  # targets

@@ -29,7 +29,8 @@ import ddm.truth.audit
 import ddm.truth.figures
 from ddm import networks
 from ddm.compute import memory
-from ddm.compute.files import read_json, read_metadata, read_tensors, write_json, write_tensors
+from ddm.compute.files import read_json, write_json
+from ddm.compute.tensors import read_metadata, read_tensors, write_tensors
 from ddm.distil.synset import Synset
 from ddm.runs import manifest
 from ddm.runs.verify import verify
@@ -65,7 +66,7 @@ def frugal():
     """The test takes little memory."""
     before = peak_memory.reset()
     yield
-    assert peak_memory.peak() - before < FEW
+    assert peak_memory.peak_bytes() - before < FEW
 
 
 def rewritten(path, change=None, **metadata):
@@ -76,7 +77,7 @@ def rewritten(path, change=None, **metadata):
     write_tensors(path, tensors, read_metadata(path) | metadata)
     run = path.parent if path.parent.name != "trajectory" else path.parent.parent
     files = read_json(run / "manifest.json")["files"]
-    change_manifest(run, files={name: ddm.compute.files.hash_of(run / name) for name in files})
+    change_manifest(run, files={name: ddm.compute.files.hash_file(run / name) for name in files})
 
 
 # --- absurd sizes and bombs in datasets ---
@@ -291,10 +292,10 @@ def test_a_network_too_large_for_the_machine_is_refused(command):
 
 
 def test_what_a_machine_holds_is_what_is_asked(monkeypatch, refused):
-    monkeypatch.setattr(memory, "room", lambda: 100)
-    memory.check_room(100, "it", "choose less")
-    with refused("it would take", "choose less"):
-        memory.check_room(101, "it", "choose less")
+    monkeypatch.setattr(memory, "usable_bytes", lambda: 100)
+    memory.check_memory(100, "it", "choose less")
+    with refused("it would need", "choose less"):
+        memory.check_memory(101, "it", "choose less")
 
 
 def limited(root, groups, **limits):
@@ -304,7 +305,7 @@ def limited(root, groups, **limits):
         path = root / "sys/fs/cgroup" / place
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{limit}\n")
-    return sorted(memory.limits(root))
+    return sorted(memory.cgroup_limits(root))
 
 
 def test_a_machine_holds_what_its_control_groups_allow(tmp_path):
@@ -314,8 +315,8 @@ def test_a_machine_holds_what_its_control_groups_allow(tmp_path):
     first = {"memory/memory.limit_in_bytes": 500, "memory/a/memory.limit_in_bytes": 200, "cpu/a/memory.max": 7}
     groups = "5:cpu:/a\n4:hugetlb,memory:/a/hidden\n0::/\n"
     assert limited(tmp_path / "first", groups, **first) == [200, 500]
-    assert list(memory.limits(tmp_path / "elsewhere")) == []
-    assert 0 < 2 * memory.room() <= min([2**63, *memory.limits()])
+    assert list(memory.cgroup_limits(tmp_path / "elsewhere")) == []
+    assert 0 < 2 * memory.usable_bytes() <= min([2**63, *memory.cgroup_limits()])
 
 
 # --- JSON ---

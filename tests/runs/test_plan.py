@@ -11,7 +11,7 @@ import pytest
 import torch
 from refusals import assert_refused
 
-from ddm.compute.backends import Place
+from ddm.compute.backends import Backend
 from ddm.distil import Settings
 from ddm.runs import plan as module
 from ddm.runs.config import Config
@@ -56,12 +56,12 @@ from pathlib import Path
 from ddm.runs import run
 from ddm.runs.config import Config
 from ddm.runs.plan import estimate
-from ddm.compute.memory import peak
+from ddm.compute.memory import peak_bytes
 
 config, out = Config.from_dict(json.loads(sys.argv[1])), sys.argv[2:]
 if out:
     run.fit(config, Path(out[0]), "serial")
-    print(peak())
+    print(peak_bytes())
 else:
     print(estimate(config, "serial").memory)
 """
@@ -105,7 +105,7 @@ def test_every_worker_takes_memory(settings, workers, monkeypatch):
     here, there = estimate(config, "serial"), estimate(config, "processes")
     assert (here.workers, there.workers) == (0, workers)
     assert there.memory > here.memory + workers * 50e6  # the interpreter and torch, each time
-    assert estimate(config, Place("serial")).workers == 0
+    assert estimate(config, Backend("serial")).workers == 0
     assert estimate(config, "dask://127.0.0.1:1").workers == 0
 
 

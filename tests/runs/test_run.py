@@ -472,7 +472,7 @@ def test_a_killed_run_whose_file_of_groups_has_changed_since_is_refused(config, 
     groups = tmp_path / "groups.txt"
     with np.load(npz) as arrays:
         groups.write_text("".join(f"{label}\n" for label in arrays["labels"]))
-    mine = replace(config, groups=str(groups), groups_hash=inputs.hash_of(groups))
+    mine = replace(config, groups=str(groups), groups_hash=inputs.hash_file(groups))
     with monkeypatch.context() as patch:
         killed(mine, tmp_path / "out", patch, MATCHINGS, "reverse", 2)
     groups.write_text(groups.read_text().replace("2", "1"))

@@ -14,10 +14,12 @@ from tensor_dicts import same_tensors
 
 import ddm
 import ddm.compute.files
+import ddm.compute.tensors
 import ddm.runs.run
 import ddm.truth.retraining
 from ddm import DistilledDatamodel, Recipe
-from ddm.compute.files import read_json, read_metadata, read_tensors, replacing, write_json, write_tensors
+from ddm.compute.files import atomic_write, read_json, write_json
+from ddm.compute.tensors import read_metadata, read_tensors, write_tensors
 from ddm.distil.synset import Synset
 from ddm.runs import folder, manifest, store
 from ddm.runs.config import Config
@@ -167,14 +169,14 @@ def test_what_a_user_keeps_in_a_run_does_no_harm(run, name):
 @pytest.mark.parametrize("complete", [True, False])
 def test_what_a_killed_write_leaves_does_no_harm(run, name, complete):
     change_manifest(run, complete=complete)
-    with replacing(run / name) as half:
+    with atomic_write(run / name) as half:
         half.write_text("half of a write")
         assert states(run)[half.relative_to(run).as_posix()] == "other"
         assert not bad(run)
 
 
 def test_what_a_killed_write_of_a_checkpoint_leaves_does_no_harm(run):
-    with replacing(run / "trajectory" / "00003.safetensors") as half:
+    with atomic_write(run / "trajectory" / "00003.safetensors") as half:
         half.write_text("half of a write")
         assert not bad(run)
 
@@ -194,10 +196,10 @@ def test_a_run_without_checksums_is_still_read_and_said_to_have_none(run, digits
         tensors = {name: tensor.clone() for name, tensor in read_tensors(path).items()}
         metadata = {key: value for key, value in read_metadata(path).items() if key not in ("origin", "data")}
         path.unlink()
-        ddm.compute.files.save_file(tensors, path, metadata={"ddm": json.dumps(metadata)})
+        ddm.compute.tensors.save_file(tensors, path, metadata={"ddm": json.dumps(metadata)})
     facts = read_json(run / "manifest.json")
     facts["files"] = {
-        name: ddm.compute.files.hash_of(run / name) for name in facts["files"] if name in folder.FILES[2:]
+        name: ddm.compute.files.hash_file(run / name) for name in facts["files"] if name in folder.FILES[2:]
     }
     for key in ("checksum", "described"):
         del facts[key]
@@ -309,7 +311,9 @@ def test_a_partition_and_a_synset_of_other_groups_do_not_go_together(run):
     path = run / "partition.safetensors"
     metadata = read_metadata(path)
     write_tensors(path, read_tensors(path), metadata | {"names": [f"group {name}" for name in metadata["names"]]})
-    change_manifest(run, files=read_json(run / "manifest.json")["files"] | {path.name: ddm.compute.files.hash_of(path)})
+    change_manifest(
+        run, files=read_json(run / "manifest.json")["files"] | {path.name: ddm.compute.files.hash_file(path)}
+    )
     assert bad(run) == {TOGETHER: "foreign"}
     assert "other groups" in verify(run).sentence
 
@@ -361,7 +365,7 @@ def test_a_retrained_model_that_has_changed_is_not_used_and_made_again(run, refu
 def test_a_checkpoint_that_has_changed_is_not_used(run, name, refused):
     flip(run / "trajectory" / name)
     trajectory = ddm.load(run).target.trajectory
-    with refused(name, "not as it was written", "restore it"):
+    with refused(name, "has changed since it was written", "restore it"):
         list(trajectory)
 
 

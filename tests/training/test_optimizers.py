@@ -35,7 +35,7 @@ def adamw(monkeypatch):
 
 def samples():
     generator = torch.Generator().manual_seed(0)
-    return Samples.make(torch.randn(24, 5, generator=generator), torch.arange(24) % 3)
+    return Samples.from_arrays(torch.randn(24, 5, generator=generator), torch.arange(24) % 3)
 
 
 def parameters(recipe, seed=0):

@@ -37,7 +37,7 @@ PLAIN = Recipe(epochs=3, lr=0.2, batch_size=7, seed=1)
 def samples(count=COUNT):
     """Every sample is a class of its own, so that the loss sees which samples are in a batch."""
     generator = torch.Generator().manual_seed(5)
-    return Samples.make(torch.randn(count, 1, 6, 6, generator=generator), torch.arange(count))
+    return Samples.from_arrays(torch.randn(count, 1, 6, 6, generator=generator), torch.arange(count))
 
 
 def linear(seed=0):
@@ -458,7 +458,7 @@ def test_a_folder_with_another_recipe_is_refused(tmp_path, refused):
 @pytest.mark.parametrize("without", [None, np.array([1])])
 def test_a_folder_with_other_data_is_refused(tmp_path, refused, without):
     killed(10, linear(), samples(), PLAIN, directory=tmp_path)
-    data = samples() if without is not None else samples().normalised(torch.ones(1), torch.ones(1))
+    data = samples() if without is not None else samples().with_normalisation(torch.ones(1), torch.ones(1))
     with refused("another data", str(tmp_path)):
         train(linear(), data, PLAIN, directory=tmp_path, without=without)
 
@@ -550,7 +550,7 @@ def test_a_batch_of_one_that_batchnorm_cannot_read_is_refused(refused):
 
 
 def test_augmentation_of_what_is_not_an_image_is_refused(refused):
-    vectors = Samples.make(torch.randn(COUNT, 36), torch.arange(COUNT))
+    vectors = Samples.from_arrays(torch.randn(COUNT, 36), torch.arange(COUNT))
     for kind in ("flip", "shift"):
         with refused("augment"):
             train(linear(), vectors, Recipe(epochs=1, augment=kind))

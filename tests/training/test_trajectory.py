@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tensor_dicts import same_tensors
 
 from ddm import Trajectory
-from ddm.compute.files import write_tensors
+from ddm.compute.tensors import write_tensors
 
 
 def states(count, seed=0):

@@ -156,7 +156,7 @@ class Means:
 def test_retrained_effects_of_a_model_with_a_closed_form(tmp_path):
     random = np.random.default_rng(0)
     labels = np.arange(24) % 2
-    samples = Samples.make(random.normal(labels[:, None], 1, (24, 3)), labels)
+    samples = Samples.from_arrays(random.normal(labels[:, None], 1, (24, 3)), labels)
     means = Means(samples)
     recorder = ddm.Recorder(means([], 0))
     recorder.snapshot()

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 import ddm
 import ddm.groups.partition
-from ddm.compute.files import read_tensors
+from ddm.compute.tensors import read_tensors
 from ddm.networks.flat import state_of
 from ddm.truth.retraining import Retraining, group_rows
 
@@ -106,7 +106,7 @@ class Loop:
 def own(tmp_path):
     """A target of a loop of the user's own, what it was trained on, and the loop."""
     random = np.random.default_rng(0)
-    samples = ddm.Samples.make(random.normal(size=(20, 2)), np.arange(20) % 2)
+    samples = ddm.Samples.from_arrays(random.normal(size=(20, 2)), np.arange(20) % 2)
     network = nn.Linear(2, 2)
     recorder = ddm.Recorder(network)
     recorder.snapshot()

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ddm.answers.objectives import Objective, ObjectiveLike, resolve
 from ddm.answers.question import Batch
-from ddm.compute.files import replacing, write_json
+from ddm.compute.files import atomic_write, write_json
 from ddm.counterfactual import designs
 from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.counterfactual.designs import Weights
@@ -148,7 +148,7 @@ class Attribution:
         """Write as JSON, or as a table if the path ends in .csv."""
         path = Path(path)
         if path.suffix == ".csv":
-            with replacing(path) as temporary:
+            with atomic_write(path) as temporary:
                 self.sort().to_dataframe().to_csv(temporary, index=False)
         else:
             write_json(path, self.to_dict())

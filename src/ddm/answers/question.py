@@ -25,7 +25,7 @@ def batch_of(question: Question, classes: int) -> Batch:
         if y.dim() == 0:
             x, y = x[None], y[None]
     elif isinstance(question, (Samples, Dataset)):
-        x, y = Samples.of(question).batch()
+        x, y = Samples.from_dataset(question).batch()
     else:
         raise InputError("ask about Samples, an (input, label) pair, a batch (inputs, labels), or a torch dataset.")
     if len(x) == 0 or y.shape != (len(x),):

@@ -28,7 +28,8 @@ from ddm.bench.output import Report
 from ddm.bench.problem import Problem
 from ddm.bench.setup import Setup, preset
 from ddm.compute.engine import Engine
-from ddm.compute.files import check_empty, read_table, working_in
+from ddm.compute.files import read_json_object
+from ddm.compute.folders import check_empty, lock_folder
 from ddm.errors import InputError
 from ddm.runs.folder import make_writable
 
@@ -70,7 +71,7 @@ def run(name: str, setup: Setup, out: Path, command: str = "", engine: Engine = 
     _check_free(out)
     make_writable(out)
     started = time.perf_counter()
-    with working_in(out):
+    with lock_folder(out):
         report = BENCHES[name](Problem(setup, out / WORK, engine))
         return report.write(out, setup, command, time.perf_counter() - started)
 
@@ -84,4 +85,4 @@ def _check_free(out: Path) -> None:
 
 
 def _is_result(path: Path, name: str) -> bool:
-    return path.is_file() and read_table(path).get("bench") == name
+    return path.is_file() and read_json_object(path).get("bench") == name

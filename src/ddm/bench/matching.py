@@ -22,7 +22,7 @@ from ddm.bench.output import Report, Row
 from ddm.bench.problem import NO_ROWS, Problem
 from ddm.bench.setup import Setup
 from ddm.compute import engine
-from ddm.compute.files import read_table, write_json
+from ddm.compute.files import read_json_object, write_json
 from ddm.data.samples import Samples
 from ddm.datamodel import DistilledDatamodel
 from ddm.distil import Settings
@@ -339,9 +339,9 @@ def cached_rows(
     missing = [name for name in names if not (folder / f"{name}.json").exists()]
     if missing:
         problem.partition, problem.training_seconds  # noqa: B018 (computed once, before the workers need them)
-    for _ in engine.each(_ComputeRow(compute, problem.setup, problem.work, folder), missing, what=bench):
+    for _ in engine.run_tasks(_ComputeRow(compute, problem.setup, problem.work, folder), missing, description=bench):
         pass
-    return [read_table(folder / f"{name}.json") for name in names]
+    return [read_json_object(folder / f"{name}.json") for name in names]
 
 
 class _ComputeRow:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from ddm.compute.files import read_metadata, read_tensors, write_tensors
-from ddm.compute.validation import check_types
+from ddm.compute.tensors import read_metadata, read_tensors, write_tensors
+from ddm.compute.validation import check_fields
 from ddm.errors import InputError
 from ddm.truth.effects import Effects
 
@@ -48,8 +48,8 @@ class Outcome:
         try:
             arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
             outcome = cls(Effects(**arrays) if arrays else None, Cost(**facts["cost"]), facts["reason"])
-            check_types(outcome.cost)
-            check_types(outcome)
+            check_fields(outcome.cost)
+            check_fields(outcome)
         except (KeyError, TypeError, ValueError) as error:
             why = str(error).rstrip(".")
             raise InputError(

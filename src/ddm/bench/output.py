@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddm import plots
 from ddm.bench.setup import Setup
-from ddm.compute.files import replacing, write_json
+from ddm.compute.files import atomic_write, write_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +61,7 @@ class Report:
         }
         if self.figure is not None:
             plots.save(self.figure, out / f"{self.name}.png")
-        with replacing(out / f"{self.name}.md") as temporary:
+        with atomic_write(out / f"{self.name}.md") as temporary:
             temporary.write_text(self.markdown(values), encoding="utf-8")
         write_json(out / f"{self.name}.json", values)
         return values

@@ -131,7 +131,7 @@ class Attack:
         self.problem = problem
         train, test = problem.train, problem.data.test
         count = min(_CANDIDATES, len(train), len(test))
-        members, others = train.few(count, problem.setup.seed), test.few(count, problem.setup.seed)
+        members, others = train.subsample(count, problem.setup.seed), test.subsample(count, problem.setup.seed)
         (x, y), (x_other, y_other) = members.batch(), others.batch()
         self.x, self.y = torch.cat([x, x_other]), torch.cat([y, y_other])
         self.member = np.repeat([True, False], [len(members), len(others)])
@@ -176,7 +176,7 @@ class Attack:
     @cached_property
     def test_distances(self) -> dict[str, Nearest]:
         """The nearest training images of test images, as a reference."""
-        return self.nearest_training(self.problem.data.test.few(_TESTS, self.problem.setup.seed).batch()[0])
+        return self.nearest_training(self.problem.data.test.subsample(_TESTS, self.problem.setup.seed).batch()[0])
 
     def distance_row(self, name: str) -> Row:
         """Distances of the synthetic images to training images, relative to those of test images."""
@@ -322,7 +322,7 @@ def _figure(attack: Attack, small: SmallGroups) -> Figure:
 
     train = attack.problem.train
     training = to_images(train, train.batch()[0])
-    test = to_images(train, attack.problem.data.test.few(_TESTS, attack.problem.setup.seed).batch()[0])
+    test = to_images(train, attack.problem.data.test.subsample(_TESTS, attack.problem.setup.seed).batch()[0])
     strips: list[tuple[str, Tensor]] = [
         ("test image", test),
         ("nearest training image", training[attack.test_distances["1 − SSIM"].row]),

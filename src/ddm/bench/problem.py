@@ -196,7 +196,7 @@ class Problem:
         """The outcome of each method; those not in the cache are computed in parallel."""
         self.partition  # noqa: B018 (trains the target once, before the workers need it)
         missing = [name for name in methods if not self.outcome_file(name).exists()]
-        for _ in engine.each(_RunMethod(self.setup, self.work), missing, what="methods"):
+        for _ in engine.run_tasks(_RunMethod(self.setup, self.work), missing, description="methods"):
             pass
         return {name: Outcome.load(self.outcome_file(name)) for name in methods}
 

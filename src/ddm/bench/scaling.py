@@ -23,7 +23,7 @@ from ddm.bench.setup import Setup
 from ddm.bench.timing import with_cpu_seconds
 from ddm.compute import engine
 from ddm.compute.files import read_json, write_json
-from ddm.compute.memory import peak
+from ddm.compute.memory import peak_bytes
 from ddm.compute.progress import bar
 from ddm.data.samples import Data, Samples
 from ddm.datamodel import DistilledDatamodel
@@ -173,7 +173,7 @@ def measure_fit(setup: Setup, work: Path, parts: int) -> Row:
         "fit": clustering + matching,
         "in trainings": (clustering + matching) / training,
         "question": 1000 * question,
-        "MiB": peak() / 2**20,
+        "MiB": peak_bytes() / 2**20,
     }
 
 

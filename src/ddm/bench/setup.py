@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ddm.compute.validation import check_most
+from ddm.compute.validation import check_upper_bounds
 from ddm.distil import Settings, paper
 from ddm.errors import InputError
 from ddm.networks import learning_rate
@@ -54,8 +54,8 @@ class Setup:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "recipe", self.recipe.with_lr(learning_rate(self.model)))
-        check_most(clusters=self.clusters, tests=self.tests, validation=self.validation, unions=self.unions)
-        check_most(orders=self.orders)
+        check_upper_bounds(clusters=self.clusters, tests=self.tests, validation=self.validation, unions=self.unions)
+        check_upper_bounds(orders=self.orders)
         if self.orders < 2:
             raise InputError(f"a benchmark needs at least 2 batch orders (--seeds), not {self.orders}.")
         if min(self.clusters, self.tests, self.validation, self.unions) < 1:

@@ -26,7 +26,8 @@ from ddm.bench.output import Report, Row
 from ddm.bench.problem import NO_ROWS, Problem
 from ddm.bench.setup import short_hash
 from ddm.compute import engine
-from ddm.compute.files import read_table, read_tensors, write_json, write_tensors
+from ddm.compute.files import read_json_object, write_json
+from ddm.compute.tensors import read_tensors, write_tensors
 from ddm.data.samples import Samples
 from ddm.datamodel import DistilledDatamodel
 from ddm.groups.partition import Partition, make_partition
@@ -134,7 +135,7 @@ class TeacherStudy:
         uniform = torch.full_like(softened[0], 1 / softened.shape[1])
         means = [softened[y == label].mean(0) if (y == label).any() else uniform for label in range(softened.shape[1])]
         loss = Undistillable(torch.stack(means))
-        return next(iter(engine.each(_TrainTeacher(problem, loss, self.folder / "trajectory"), [0], workers=1)))
+        return next(iter(engine.run_tasks(_TrainTeacher(problem, loss, self.folder / "trajectory"), [0], workers=1)))
 
     @cached_property
     def partition(self) -> Partition:
@@ -168,7 +169,7 @@ class TeacherStudy:
             if method == "exact":
                 seconds = self.exact.mean_seconds(self.groups()) * len(self.partition)
             write_json(path, {"effects": effects, "seconds": seconds})
-        row: Row = read_table(path)
+        row: Row = read_json_object(path)
         return row
 
     def students_without(self, removals: Sequence[tuple[np.ndarray, int]]) -> list[State]:
@@ -179,7 +180,7 @@ class TeacherStudy:
         """The student of each (teacher, batch order)."""
         tasks = [self._student_task(state, order) for state, order in teachers]
         missing = {task.path: task for task in tasks if not task.path.exists()}
-        for _ in engine.each(train_student, list(missing.values()), what="students"):
+        for _ in engine.run_tasks(train_student, list(missing.values()), description="students"):
             pass
         return [read_tensors(task.path) for task in tasks]
 

@@ -31,13 +31,13 @@ def audit(
     """How far a run can be trusted: its answers against really retraining without some groups."""
     from ddm import plots
     from ddm.cli.text import describe_audit
-    from ddm.compute.backends import Place
+    from ddm.compute.backends import Backend
     from ddm.compute.terminal import console
     from ddm.runs import run as runs
 
     if plot is not None:
         plots.picture_kind(plot)
-    Place.of(engine).check()
+    Backend.parse(engine).check()
     datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
     found = runs.audit(run, datamodel, dataset, retrain=retrain, unions=unions, seeds=seeds, seed=seed, engine=engine)
     if plot is not None:

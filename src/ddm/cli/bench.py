@@ -36,10 +36,10 @@ def bench(
 ) -> None:
     """Make a table or figure of the paper, or one of ours, beside the alternatives and real retraining."""
     from ddm import bench as benches
-    from ddm.compute.backends import Place
+    from ddm.compute.backends import Backend
     from ddm.compute.terminal import console
 
-    Place.of(engine).check()
+    Backend.parse(engine).check()
     setup = benches.preset(data, model, scale)
     recipe = replace(setup.recipe, seed=seed, **chosen(epochs=epochs))
     setup = replace(

@@ -92,7 +92,7 @@ def fit(
 ) -> None:
     """Train a target, cluster its training set and distil each group's influence: once for all questions."""
     from ddm.cli.text import describe_run
-    from ddm.compute.files import hash_of
+    from ddm.compute.files import hash_file
     from ddm.compute.terminal import console
     from ddm.runs import run as runs
     from ddm.runs.config import Config
@@ -114,7 +114,7 @@ def fit(
             partition=partition,
             clusters=clusters,
             groups=str(groups) if groups is not None else None,
-            groups_hash=hash_of(groups) if groups is not None else None,
+            groups_hash=hash_file(groups) if groups is not None else None,
             features=features,
             settings=settings,
             device=device,

@@ -26,7 +26,7 @@ from ddm.cli.trace import trace
 from ddm.cli.unlearn import unlearn
 from ddm.cli.verify import verify
 from ddm.compute.terminal import printable
-from ddm.errors import InputError, out_of_memory
+from ddm.errors import InputError, is_out_of_memory
 
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """Of the click that typer uses, which newer ones carry with them."""
@@ -90,16 +90,16 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except OSError as error:
-        from ddm.compute.files import no_room
+        from ddm.compute.files import is_disk_full
 
-        if no_room(error):
-            _fail(f"there is no room left on the disk ({error}): free some and give the same command again.")
+        if is_disk_full(error):
+            _fail(f"there is no disk space left ({error}): free some and run the same command again.")
         _fail(f"{error.strerror or error}: '{error.filename}'." if error.filename else f"{error}.")
     except (MemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         _fail(
-            "there is not enough memory: free some and give the same command again; a run that needs less is made by "
+            "there is not enough memory: free some and run the same command again; a run that needs less is made by "
             "ddm fit with --setting memory=1, a smaller --batch-size or a smaller --size, and --engine serial needs "
             "less than processes."
         )

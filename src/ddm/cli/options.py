@@ -35,9 +35,9 @@ ObjectiveName = Annotated[str, typer.Option(help="What is measured: prediction, 
 
 def output_path(text: str) -> Path:
     """The path that an option names; an empty text, which would mean the current folder, is refused."""
-    from ddm.compute.files import named
+    from ddm.compute.files import output_path
 
-    return named(text)
+    return output_path(text)
 
 
 def chosen(**options: Any) -> dict[str, Any]:

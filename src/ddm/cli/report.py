@@ -64,9 +64,9 @@ def report(
 
 def _seconds(run: Path) -> dict[str, Any]:
     """What each stage of a run took; nothing for one that was saved from Python."""
-    from ddm.compute.files import read_table
+    from ddm.compute.files import read_json_object
     from ddm.runs.folder import SUMMARY
 
     summary = run / SUMMARY
-    seconds = read_table(summary).get("seconds") if summary.exists() else {}
+    seconds = read_json_object(summary).get("seconds") if summary.exists() else {}
     return seconds if isinstance(seconds, dict) else {}

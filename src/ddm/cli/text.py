@@ -16,7 +16,7 @@ from ddm.answers.confusions import Confusion
 from ddm.answers.diagnosis import Diagnosis, Finding
 from ddm.answers.shares import Shares
 from ddm.answers.trace import Trace
-from ddm.compute.progress import duration
+from ddm.compute.progress import format_duration
 from ddm.runs.plan import Estimate
 from ddm.runs.verify import OTHER, Verification
 from ddm.truth.audit import RUNS, Audit, trust_line
@@ -45,8 +45,8 @@ def describe_run(out: Console, facts: dict[str, Any], folder: str) -> None:
 
 def describe_estimate(out: Console, estimate: Estimate) -> None:
     """What a fit would take."""
-    stages = ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in estimate.seconds.items())
-    out.print(f"This would take about {duration(sum(estimate.seconds.values()))}: {stages}.")
+    stages = ", ".join(f"{stage} {format_duration(seconds)}" for stage, seconds in estimate.seconds.items())
+    out.print(f"This would take about {format_duration(sum(estimate.seconds.values()))}: {stages}.")
     workers = f", that of {estimate.workers} workers among it," if estimate.workers else ""
     out.print(
         f"It needs about {estimate.memory / 2**30:.1f} GiB of memory{workers} and "

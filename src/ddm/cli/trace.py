@@ -49,13 +49,13 @@ def trace(
     """The class, then the cluster, then the samples most responsible for a behaviour."""
     from ddm import plots
     from ddm.cli.text import describe_trace, shares_table
-    from ddm.compute.backends import Place
+    from ddm.compute.backends import Backend
     from ddm.compute.terminal import console
     from ddm.runs.folder import EXACT
 
     if plot is not None:
         plots.picture_kind(plot)
-    Place.of(engine).check()
+    Backend.parse(engine).check()
     datamodel, question = open_question(run, data, root, device, split, index)
     found = datamodel.trace(question, objective, full=full, verify=verify, directory=run / EXACT, engine=engine)
     shown = samples or (10 if plot is not None else 0)

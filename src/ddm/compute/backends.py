@@ -1,4 +1,4 @@
-"""Places for pieces of work, each through joblib: local processes, a Dask cluster, a Ray cluster."""
+"""Backends that run tasks, each through joblib: local processes, a Dask cluster, a Ray cluster."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import numpy as np
 
 from ddm.errors import InputError
 
-PATIENCE = 10
-"""Seconds that a cluster has to answer."""
+TIMEOUT = 10
+"""Seconds within which a cluster must answer."""
 
-_SHARED = 100_000
-"""Bytes from which on local processes share an array instead of getting a copy with each piece."""
+_SHARED_BYTES = 100_000
+"""Local processes share arrays of at least this size through memory-mapped files instead of copying them."""
 
 _TEXT = re.compile(
     r"(?P<plain>serial|processes|ray)|(?P<kind>dask|ray)://(?P<host>[^\s/:]+|\[[^\s/]+\]):(?P<port>\d+)/?"
@@ -29,20 +29,20 @@ _TEXT = re.compile(
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where pieces run.
+class Backend:
+    """Where tasks run.
 
     kind:    serial, processes, dask or ray
-    address: ``HOST:PORT`` of a cluster; a Ray cluster without one is that of this machine
+    address: ``HOST:PORT`` of a cluster; None with kind ray is the Ray cluster of this machine
     """
 
     kind: str = "processes"
     address: str | None = None
 
     @classmethod
-    def of(cls, text: str | Place | None) -> Place:
-        """The place that some text names."""
-        if text is None or isinstance(text, Place):
+    def parse(cls, text: str | Backend | None) -> Backend:
+        """The backend of a text such as ``dask://HOST:PORT``; None is local processes."""
+        if text is None or isinstance(text, Backend):
             return text or cls()
         found = _TEXT.fullmatch(text)
         if found is None:
@@ -53,102 +53,105 @@ class Place:
 
     @property
     def remote(self) -> bool:
-        """Whether it is a cluster, whose files may be others."""
+        """True for a cluster, whose workers may have another file system."""
         return self.kind in ("dask", "ray")
 
     def check(self) -> None:
         """Refuse a cluster that does not answer."""
         if self.kind == "dask":
-            with self._dask():
+            with self._connect_to_dask():
                 pass
         elif self.kind == "ray":
-            self._ray()
+            self._connect_to_ray()
 
-    def run(self, calls: Iterable[Any], shared: np.ndarray, count: int) -> Iterator[Any]:
-        """Results of joblib's ``calls`` as they come; ``shared`` is an argument of all of them.
+    def run(self, calls: Iterable[Any], shared: np.ndarray, workers: int) -> Iterator[Any]:
+        """Run joblib's ``calls`` and yield each result as soon as it is there, in any order.
 
-        count: of local processes; a cluster has as many as it has
+        shared:  an argument that all calls have in common; each worker gets it once
+        workers: number of local processes; on a cluster all of its workers are used
         """
         from joblib import Parallel, parallel_config
 
-        # Dispatched one by one: a kill loses no more than the pieces that were being worked on.
-        how: dict[str, Any] = {"batch_size": 1, "pre_dispatch": "2*n_jobs", "return_as": "generator_unordered"}
+        # Calls are dispatched one by one, so that a kill loses only those that are running.
+        options: dict[str, Any] = {"batch_size": 1, "pre_dispatch": "2*n_jobs", "return_as": "generator_unordered"}
         if self.kind == "dask":
-            with self._dask() as client, parallel_config(backend="dask", client=client, scatter=[shared]):
-                yield from Parallel(n_jobs=-1, **how)(calls)
+            with self._connect_to_dask() as client, parallel_config(backend="dask", client=client, scatter=[shared]):
+                yield from Parallel(n_jobs=-1, **options)(calls)
         elif self.kind == "ray":
             yield from self._run_on_ray(iter(calls))
         else:
             with parallel_config(backend="loky", inner_max_num_threads=1):
-                parallel = Parallel(n_jobs=count, max_nbytes=_SHARED, **how)
+                parallel = Parallel(n_jobs=workers, max_nbytes=_SHARED_BYTES, **options)
             yield from parallel(calls)
 
     def _run_on_ray(self, calls: Iterator[Any]) -> Iterator[Any]:
-        """joblib gives Ray's results all at once, so a few calls are made at a time."""
+        """Run a few calls at a time, because joblib returns Ray's results only when all calls are done."""
         from joblib import Parallel, parallel_config
 
-        cores = self._ray()
+        cores = self._connect_to_ray()
         with parallel_config(backend="ray"), Parallel(n_jobs=cores, batch_size=1) as parallel:
             while some := list(itertools.islice(calls, 2 * cores)):
-                with contextlib.redirect_stdout(sys.stderr):  # Ray tells of dead workers there
-                    found = parallel(some)
-                yield from found
+                with contextlib.redirect_stdout(sys.stderr):  # Ray reports dead workers on standard output
+                    results = parallel(some)
+                yield from results
 
     @contextlib.contextmanager
-    def _dask(self) -> Iterator[Any]:
-        """A client of the Dask cluster, once it has workers."""
-        with _installed("dask"):
+    def _connect_to_dask(self) -> Iterator[Any]:
+        """A client of the Dask cluster, as soon as the cluster has workers."""
+        with _missing_extra_as_input_error("dask"):
             from distributed import Client
-        self._answers()
-        logging.getLogger("distributed").setLevel(logging.ERROR)  # a worker that dies is said by what comes of it
+        self._check_listening()
+        logging.getLogger("distributed").setLevel(logging.ERROR)  # the engine itself reports workers that die
         try:
-            client = Client(f"tcp://{self.address}", timeout=PATIENCE, set_as_default=False)
+            client = Client(f"tcp://{self.address}", timeout=TIMEOUT, set_as_default=False)
         except (OSError, TimeoutError):
-            raise self._silent() from None
+            raise self._no_answer() from None
         with client:
             try:
-                client.wait_for_workers(1, timeout=PATIENCE)
+                client.wait_for_workers(1, timeout=TIMEOUT)
             except (OSError, TimeoutError):
                 raise InputError(
                     f"the Dask cluster at {self.address} has no workers: start one with dask worker {self.address}."
                 ) from None
             yield client
 
-    def _ray(self) -> int:
-        """Connects to the Ray cluster, unless that was done; its cores."""
+    def _connect_to_ray(self) -> int:
+        """Connect to the Ray cluster, unless this process is connected, and return the cluster's number of cores."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        with _installed("ray"):
+        with _missing_extra_as_input_error("ray"):
             import ray
             from ray.util.joblib import register_ray
         if self.address is not None:
-            self._answers()
+            self._check_listening()
         if ray.is_initialized():
-            self._is_at(ray.get_runtime_context().gcs_address)
+            self._check_same_cluster(ray.get_runtime_context().gcs_address)
         else:
             try:
                 ray.init(address=self.address or "auto", log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError, ValueError):
-                raise self._silent() from None
+                raise self._no_answer() from None
             except ray.exceptions.RayError as error:
                 raise InputError(f"the Ray cluster refuses this process: {str(error).splitlines()[0]}") from None
         register_ray()
-        logging.getLogger("ray.util.multiprocessing.pool").setLevel(logging.ERROR)  # warns of what joblib asks of it
+        logging.getLogger("ray.util.multiprocessing.pool").setLevel(logging.ERROR)  # joblib's options make it warn
         return int(ray.cluster_resources().get("CPU", 1))
 
-    def _is_at(self, other: str) -> None:
-        """Refuse to work for another cluster than that which this process belongs to."""
-        if self.address is not None and _resolved(self.address).isdisjoint(_resolved(other)):
-            raise InputError(f"this process works with the Ray cluster at {other} already: end that by ray.shutdown().")
+    def _check_same_cluster(self, connected: str) -> None:
+        """Refuse another Ray cluster than the one that this process is connected to."""
+        if self.address is not None and _sockets(self.address).isdisjoint(_sockets(connected)):
+            raise InputError(
+                f"this process is already connected to the Ray cluster at {connected}: disconnect it by ray.shutdown()."
+            )
 
-    def _answers(self) -> None:
-        """Refuse an address that nothing listens at, before a client tries again and again."""
+    def _check_listening(self) -> None:
+        """Refuse an address where nothing listens, before a client retries for minutes."""
         assert self.address is not None
         try:
-            socket.create_connection(_host_and_port(self.address), PATIENCE).close()
+            socket.create_connection(_host_and_port(self.address), TIMEOUT).close()
         except (OSError, OverflowError):
-            raise self._silent() from None
+            raise self._no_answer() from None
 
-    def _silent(self) -> InputError:
+    def _no_answer(self) -> InputError:
         name = self.kind.capitalize()
         if self.address is None:
             return InputError(f"there is no {name} cluster on this machine: start one with {self.kind} start --head.")
@@ -160,13 +163,13 @@ def _host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _resolved(address: str) -> set[Any]:
-    """The sockets that an address stands for."""
+def _sockets(address: str) -> set[Any]:
+    """The socket addresses that an address resolves to."""
     return {found[4] for found in socket.getaddrinfo(*_host_and_port(address), type=socket.SOCK_STREAM)}
 
 
 @contextlib.contextmanager
-def _installed(extra: str) -> Iterator[None]:
+def _missing_extra_as_input_error(extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError:

@@ -1,7 +1,7 @@
-"""Independent pieces of work, wherever they run: in this process, in local processes, or on a Dask or Ray cluster.
+"""Run independent tasks: in this process, in local processes, or on a Dask or Ray cluster.
 
-The results are the same on each, bit for bit: a piece has one thread, and none depends on another. What all pieces
-share is sent to a worker once. A worker that dies is replaced; a piece that fails is tried again.
+Results are the same on every backend, bit for bit, because each task runs on one thread and depends on no other task.
+Each worker gets the function once, not with each task. A worker that dies is replaced. A task that fails is retried.
 """
 
 from __future__ import annotations
@@ -23,71 +23,60 @@ import numpy as np
 import torch
 
 from ddm.compute import progress
-from ddm.compute.backends import Place
-from ddm.compute.validation import check_most
+from ddm.compute.backends import Backend
+from ddm.compute.validation import check_upper_bounds
 from ddm.errors import InputError
 
-Piece = TypeVar("Piece")
+Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-Engine = str | Place | None
-"""Where: serial, processes (also None), dask://HOST:PORT, ray or ray://HOST:PORT."""
+Engine = str | Backend | None
+"""Where tasks run: serial, processes (the default), dask://HOST:PORT, ray or ray://HOST:PORT."""
 
-TRIES = 3
-"""How often a piece may fail."""
+ATTEMPTS = 3
+"""Attempts of each task: the first and two retries."""
 
 
-def each(
-    work: Callable[[Piece], Result],
-    pieces: Sequence[Piece],
+def run_tasks(
+    function: Callable[[Task], Result],
+    tasks: Sequence[Task],
     *,
     engine: Engine = None,
     workers: int | None = None,
-    what: str | None = "working",
+    description: str | None = "working",
 ) -> Iterator[Result]:
-    """Results of ``work`` for each piece, as they are finished, in any order.
+    """Yield ``function(task)`` for each task as soon as it is finished, in any order.
 
-    A piece that fails three times is named in an ``InputError`` when the others are done. An ``InputError`` of a piece
-    itself is raised at once.
+    If a task fails in all attempts, an ``InputError`` names it after all other tasks are done. If a task itself raises
+    an ``InputError``, that is raised at once and not retried.
 
-    workers: local processes (default: as many as cores that may be used); 1 stays in this process
-    what:    of the bar; None shows none
+    workers:     number of local processes (default: one for each usable core); 1 stays in this process
+    description: label of the progress bar; None shows no bar
     """
-    place = Place.of(engine)
-    check_most(workers=workers)
-    count = 1 if place.kind == "serial" else min(workers or cores(), len(pieces))
-    here = not pieces or (count <= 1 and not place.remote)
-    run: _Run[Result] = _Here(work, pieces) if here else _Elsewhere(work, pieces, place, count)
+    backend = Backend.parse(engine)
+    check_upper_bounds(workers=workers)
+    count = 1 if backend.kind == "serial" else min(workers or count_cores(), len(tasks))
+    stays_here = not tasks or (count <= 1 and not backend.remote)
+    runner: _Runner[Result] = _Here(function, tasks) if stays_here else _InWorkers(function, tasks, backend, count)
     with contextlib.ExitStack() as stack:
-        advance = stack.enter_context(progress.bar(what, len(pieces))) if what is not None else None
-        for result in _persistently(run, pieces, what or "working"):
+        advance = stack.enter_context(progress.bar(description, len(tasks))) if description is not None else None
+        for result in _run_with_retries(runner, tasks, description or "working"):
             if advance is not None:
                 advance(1)
             yield result
 
 
-def cores() -> int:
-    """Cores of this machine that this process may use."""
+def count_cores() -> int:
+    """Number of cores that this process may use."""
     from joblib import cpu_count
 
     count: int = cpu_count()
     return count
 
 
-def alone(work: Callable[[Piece], Result], piece: Piece) -> Result:
-    """One piece, on one thread and without a bar of its own."""
-    global _depth
-    _depth += 1
-    try:
-        with progress.silent(), one_thread():
-            return work(piece)
-    finally:
-        _depth -= 1
-
-
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Work on one thread, as every piece does: with more, sums are added in another order."""
+    """Compute on one thread, as every task does: more threads add floats in another order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -97,197 +86,220 @@ def one_thread() -> Iterator[None]:
 
 
 _depth = 0
+"""Number of tasks that this process is in; a task may run tasks of its own."""
 
 
-def inside() -> bool:
-    """Whether this is work on a piece."""
+def in_task() -> bool:
+    """True inside a task."""
     return _depth > 0
 
 
 @dataclass(frozen=True)
-class _Done(Generic[Result]):
+class _Success(Generic[Result]):
     number: int
     result: Result
 
 
 @dataclass(frozen=True)
-class _Failed:
+class _Failure:
+    """An error of a task; ``bad_input`` if it was an ``InputError``, which a retry cannot help."""
+
     number: int
     error: str
     trace: str
-    refused: bool = False
+    bad_input: bool = False
 
 
-_Outcome = _Done[Result] | _Failed
-_Run = Callable[[Iterable[int]], Iterator[_Outcome[Result]]]
-"""Does the pieces with some numbers, as far as it gets."""
+_Outcome = _Success[Result] | _Failure
+_Runner = Callable[[Iterable[int]], Iterator[_Outcome[Result]]]
+"""Runs the tasks with these numbers and yields their outcomes; raises if its workers break."""
 
 
-class _Tries:
-    """How often pieces have failed, and which are left."""
+class _Retries:
+    """The failures of each task, and the tasks that still have to run."""
 
     def __init__(self, count: int) -> None:
         self.failures: Counter[int] = Counter()
-        self.last: dict[int, _Failed] = {}
-        self._left = list(range(count))
+        self.last: dict[int, _Failure] = {}
+        self._waiting = list(range(count))
         self._idle = 0
 
     def batches(self) -> Iterator[list[int]]:
-        """Pieces to do together, until none is left; the last try of each is by itself: what breaks is then its own."""
-        while self._left:
-            last = [number for number in self._left if self.failures[number] == TRIES - 1]
-            together = [number for number in self._left if self.failures[number] < TRIES - 1]
-            self._left = last if together else last[1:]
+        """Tasks to run together, until none waits. Each last attempt runs alone, so a crash can be attributed to it."""
+        while self._waiting:
+            last = [number for number in self._waiting if self.failures[number] == ATTEMPTS - 1]
+            together = [number for number in self._waiting if self.failures[number] < ATTEMPTS - 1]
+            self._waiting = last if together else last[1:]
             yield together or last[:1]
 
-    def failed(self, failure: _Failed) -> None:
-        """Try a piece again, unless it failed too often."""
+    def add_failure(self, failure: _Failure) -> None:
+        """Count a failure, and queue the task again if it has attempts left."""
         self.failures[failure.number] += 1
         self.last[failure.number] = failure
-        if self.failures[failure.number] < TRIES:
-            self._left.append(failure.number)
+        if self.failures[failure.number] < ATTEMPTS:
+            self._waiting.append(failure.number)
 
-    def broke(self, started: set[int], left: Sequence[int], error: Exception) -> None:
-        """The pieces that were under way may have broken the workers; the others go on together."""
-        for number in sorted(started):
-            self.failed(_Failed(number, _said(error), traceback.format_exc()))
-        self._idle = 0 if started else self._idle + 1
-        if self._idle == TRIES:
+    def add_crash(self, running: set[int], waiting: Sequence[int], error: Exception) -> None:
+        """Count a failure for each task that was running when the workers broke; the others just wait again."""
+        for number in sorted(running):
+            self.add_failure(_Failure(number, _one_line(error), traceback.format_exc()))
+        self._idle = 0 if running else self._idle + 1
+        if self._idle == ATTEMPTS:
             raise InputError(
-                f"no work can be started on this engine ({_said(error)}): mend it, or choose another."
+                f"this engine cannot start any task ({_one_line(error)}): repair it, or choose another engine."
             ) from error
-        self._left.extend(left)
+        self._waiting.extend(waiting)
 
-    def given_up(self) -> list[_Failed]:
-        """The last failure of each piece that failed too often."""
-        return [self.last[number] for number, times in sorted(self.failures.items()) if times >= TRIES]
+    def given_up(self) -> list[_Failure]:
+        """The last failure of each task without attempts left."""
+        return [self.last[number] for number, count in sorted(self.failures.items()) if count >= ATTEMPTS]
 
 
-def _persistently(run: _Run[Result], pieces: Sequence[Any], what: str) -> Iterator[Result]:
-    """Results of all pieces that succeed within their tries; then what is to be said of the others."""
-    tries = _Tries(len(pieces))
-    for batch in tries.batches():
-        left, under_way = list(batch), set[int]()
+def _run_with_retries(runner: _Runner[Result], tasks: Sequence[Any], description: str) -> Iterator[Result]:
+    """Yield the results of all tasks that succeed, then raise an error if others failed in all attempts."""
+    retries = _Retries(len(tasks))
+    for batch in retries.batches():
+        waiting, running = list(batch), set[int]()
         try:
-            with contextlib.closing(run(_started(left, under_way))) as outcomes:  # type: ignore[type-var]
+            with contextlib.closing(runner(_start_each(waiting, running))) as outcomes:  # type: ignore[type-var]
                 for outcome in outcomes:
-                    under_way.discard(outcome.number)
-                    if isinstance(outcome, _Done):
+                    running.discard(outcome.number)
+                    if isinstance(outcome, _Success):
                         yield outcome.result
-                    elif outcome.refused:
+                    elif outcome.bad_input:
                         raise InputError(outcome.error)
                     else:
-                        tries.failed(outcome)
+                        retries.add_failure(outcome)
         except InputError:
             raise
         except Exception as error:
-            tries.broke(under_way, left, error)
-    _report(tries.given_up(), pieces, what)
+            retries.add_crash(running, waiting, error)
+    _raise_if_any(retries.given_up(), tasks, description)
 
 
-def _started(left: list[int], under_way: set[int]) -> Iterator[int]:
-    """Takes numbers from those that are left, noting that they are under way."""
-    while left:
-        under_way.add(left[0])
-        yield left.pop(0)
+def _start_each(waiting: list[int], running: set[int]) -> Iterator[int]:
+    """Move numbers from ``waiting`` to ``running`` as the runner asks for them."""
+    while waiting:
+        running.add(waiting[0])
+        yield waiting.pop(0)
 
 
-def _report(failures: Sequence[_Failed], pieces: Sequence[Any], what: str) -> None:
+def _raise_if_any(failures: Sequence[_Failure], tasks: Sequence[Any], description: str) -> None:
     if failures:
         first = failures[0]
-        which = " ".join(str(pieces[first.number]).split())
-        which = which if len(which) <= 60 else which[:57] + "…"
+        name = " ".join(str(tasks[first.number]).split())
+        name = name if len(name) <= 60 else name[:57] + "…"
         more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
         raise InputError(
-            f"{what}: piece {first.number + 1} of {len(pieces)} ({which}){more} failed {TRIES} times, at last with "
-            f"'{first.error}'; the other {len(pieces) - len(failures)} are done."
+            f"{description}: task {first.number + 1} of {len(tasks)} ({name}){more} failed {ATTEMPTS} times, at last "
+            f"with '{first.error}'; the other {len(tasks) - len(failures)} are done."
         ) from RuntimeError(first.trace)
 
 
-def _said(error: Exception) -> str:
-    """What an error says, in one line."""
+def _one_line(error: Exception) -> str:
+    """Type and first line of an error."""
     lines = str(error).split("\n")
     return f"{type(error).__name__}: {lines[0]}".rstrip(": ").rstrip(".")
 
 
-def _attempt(work: Callable[[Piece], Result], piece: Piece, number: int) -> _Outcome[Result]:
-    """What becomes of a piece: an error is told, not raised, since one that is raised ends its neighbours."""
+def _attempt(function: Callable[[Task], Result], task: Task, number: int) -> _Outcome[Result]:
+    """Run a task and return its error instead of raising it: an exception would end the other tasks of the workers."""
     try:
-        with _next_gpu(number):
-            return _Done(number, alone(work, piece))
+        with _gpu_for(number):
+            return _Success(number, _run_task(function, task))
     except InputError as error:
-        return _Failed(number, str(error), "", refused=True)
+        return _Failure(number, str(error), "", bad_input=True)
     except Exception as error:
-        return _Failed(number, _said(error), traceback.format_exc())
+        return _Failure(number, _one_line(error), traceback.format_exc())
 
 
-def _next_gpu(number: int) -> contextlib.AbstractContextManager[Any]:
-    """Where there are several GPUs pieces take them in turn: ``cuda`` without a number is then another for each."""
+def _run_task(function: Callable[[Task], Result], task: Task) -> Result:
+    """Run a task on one thread and without progress bars."""
+    global _depth
+    _depth += 1
+    try:
+        with progress.silent(), one_thread():
+            return function(task)
+    finally:
+        _depth -= 1
+
+
+def _gpu_for(number: int) -> contextlib.AbstractContextManager[Any]:
+    """With several GPUs, make ``cuda`` without a number mean the next GPU for each task."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return torch.cuda.device(number % count) if count > 1 else contextlib.nullcontext()
 
 
-class _Here(Generic[Piece, Result]):
-    """Pieces one after another in this process."""
+class _Here(Generic[Task, Result]):
+    """Runs tasks one after another in this process."""
 
-    def __init__(self, work: Callable[[Piece], Result], pieces: Sequence[Piece]) -> None:
-        self.work, self.pieces = work, pieces
+    def __init__(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> None:
+        self.function, self.tasks = function, tasks
 
     def __call__(self, numbers: Iterable[int]) -> Iterator[_Outcome[Result]]:
         for number in numbers:
-            yield _attempt(self.work, self.pieces[number], number)
+            yield _attempt(self.function, self.tasks[number], number)
 
 
-class _Elsewhere(Generic[Piece, Result]):
-    """Pieces in other processes, here or on a cluster. The work is packed once, as an array that joblib shares."""
+class _InWorkers(Generic[Task, Result]):
+    """Runs tasks in other processes, on this machine or on a cluster.
 
-    def __init__(self, work: Callable[[Piece], Result], pieces: Sequence[Piece], place: Place, count: int) -> None:
+    The function is pickled once, into an array of bytes that joblib shares between workers.
+    """
+
+    def __init__(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], backend: Backend, workers: int
+    ) -> None:
         import cloudpickle
 
-        self.pieces, self.place, self.count = pieces, place, count
-        self.home = None if place.remote else os.getpid()
+        self.tasks, self.backend, self.workers = tasks, backend, workers
+        self.parent = None if backend.remote else os.getpid()
         self.key = uuid.uuid4().hex
         try:
-            self.packed = np.frombuffer(cloudpickle.dumps(work), np.uint8)
+            self.pickled = np.frombuffer(cloudpickle.dumps(function), np.uint8)
         except Exception as error:
             raise InputError(
-                f"this work cannot be sent to other processes ({_said(error)}): do it in this one, with workers=1."
+                f"these tasks cannot be sent to other processes ({_one_line(error)}): run them in this process, with "
+                "workers=1."
             ) from error
 
     def __call__(self, numbers: Iterable[int]) -> Iterator[_Outcome[Result]]:
         from joblib import delayed
 
-        call = delayed(_unpacked)
-        calls = (call(self.key, self.packed, self.pieces[number], number, self.home) for number in numbers)
-        return self.place.run(calls, self.packed, self.count)
+        call = delayed(_attempt_in_worker)
+        calls = (call(self.key, self.pickled, self.tasks[number], number, self.parent) for number in numbers)
+        return self.backend.run(calls, self.pickled, self.workers)
 
 
-_lock = threading.RLock()
-"""Networks are not made for two threads: a worker does one piece at a time."""
+_one_task_at_a_time = threading.RLock()
+"""Networks are not thread-safe, and a Dask worker may have several threads."""
 
-_open: tuple[str, Any] = ("", None)
-"""The work that was unpacked last in this process, and its key."""
+_unpickled: tuple[str, Any] = ("", None)
+"""The function that this process unpickled last, after its key."""
 
 
-def _unpacked(key: str, packed: np.ndarray, piece: Any, number: int, home: int | None) -> _Outcome[Any]:
-    """A piece, by work that is unpacked once for all pieces of a process; ``home`` started it, if on this machine."""
-    global _open
-    with _lock:
-        if home not in (None, os.getpid()):
-            _belong_to(home)
-        if _open[0] != key:
+def _attempt_in_worker(key: str, pickled: np.ndarray, task: Any, number: int, parent: int | None) -> _Outcome[Any]:
+    """Run a task in a worker, which unpickles the function at its first task.
+
+    parent: process that started the worker; None on a cluster
+    """
+    global _unpickled
+    with _one_task_at_a_time:
+        if parent not in (None, os.getpid()):
+            _end_with(parent)
+        if _unpickled[0] != key:
             import cloudpickle
 
-            _open = key, cloudpickle.loads(packed.data)
-        return _attempt(_open[1], piece, number)
+            _unpickled = key, cloudpickle.loads(pickled.data)
+        return _attempt(_unpickled[1], task, number)
 
 
 @functools.cache
-def _belong_to(home: int) -> None:
-    """Leave Ctrl-C to the process that started this one, and end when it ends: killed, it cannot end this one."""
+def _end_with(parent: int) -> None:
+    """Ignore Ctrl-C, which the parent handles, and exit when the parent ends: one that is killed cannot end us."""
 
     def watch() -> None:
-        while os.getppid() == home:
+        while os.getppid() == parent:
             time.sleep(1)
         os._exit(1)
 

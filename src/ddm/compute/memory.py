@@ -1,59 +1,60 @@
-"""What this machine could hold at all, asked before a file's word is taken for it, and what this process holds."""
+"""Memory: what this process uses, and limits that are checked before trusting the sizes a file declares."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 from ddm.errors import InputError
 
 
-def check_room(size: int, what: str, advice: str) -> None:
-    """Refuse what takes more bytes than half of the memory."""
-    if size > room():
-        raise InputError(f"{what} would take {size / 1e9:,.1f} GB of memory, more than there is: {advice}.")
+def check_memory(size: int, what: str, advice: str) -> None:
+    """Refuse something that needs more than ``usable_bytes``."""
+    if size > usable_bytes():
+        raise InputError(f"{what} would need {size / 1e9:,.1f} GB of memory, more than there is: {advice}.")
 
 
-def resident() -> int:
-    """Bytes that this process takes; where the system does not say, those at its largest."""
-    return _status("VmRSS")
+def resident_bytes() -> int:
+    """Memory that this process uses now."""
+    rss: int = psutil.Process().memory_info().rss
+    return rss
 
 
-def peak() -> int:
-    """Bytes that this process took at its largest."""
-    return _status("VmHWM")
+def peak_bytes() -> int:
+    """Maximum memory that this process has used so far.
 
-
-def _status(field: str) -> int:
-    """A size of this process alone: what the system calls its largest counts that of the process it came from too."""
-    with contextlib.suppress(OSError, IndexError):  # other systems, and those that do not tell
-        return int(Path("/proc/self/status").read_text().partition(f"{field}:")[2].split(maxsplit=1)[0]) * 1024
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
+    On Linux ``getrusage`` cannot tell: it starts from the peak of the parent process.
+    """
+    with contextlib.suppress(OSError, IndexError):  # not Linux, or /proc is hidden
+        return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split(maxsplit=1)[0]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 @functools.cache
-def room() -> int:
-    """Half of the memory that this process may have, in bytes: what is read is copied at least once."""
-    return min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *limits()) // 2
+def usable_bytes() -> int:
+    """Half of the memory that this process may use, because data are copied at least once while they are read."""
+    total: int = psutil.virtual_memory().total
+    return min([total, *cgroup_limits()]) // 2
 
 
-def limits(root: Path = Path("/")) -> Iterator[int]:
-    """What the control groups of this process and those above them allow, in bytes: of version 2, and of version 1."""
+def cgroup_limits(root: Path = Path("/")) -> Iterator[int]:
+    """Memory limits of this process's control groups, versions 1 and 2, and of the groups above them."""
     try:
-        groups = (root / "proc/self/cgroup").read_text().splitlines()
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:  # not Linux
         return
-    for kinds, place in (line.split(":", 2)[1:] for line in groups):
-        if kinds and "memory" not in kinds.split(","):
+    for controllers, path in (line.split(":", 2)[1:] for line in lines):
+        if controllers and "memory" not in controllers.split(","):
             continue
-        top, file = ("memory", "memory.limit_in_bytes") if kinds else ("", "memory.max")
-        inside = Path(place.lstrip("/"))
-        for group in (inside, *inside.parents):
-            with contextlib.suppress(OSError, ValueError):  # groups are often hidden, and "max" is no limit
+        top, file = ("memory", "memory.limit_in_bytes") if controllers else ("", "memory.max")
+        own = Path(path.lstrip("/"))
+        for group in (own, *own.parents):
+            with contextlib.suppress(OSError, ValueError):  # the file is hidden, or it says "max": no limit
                 yield int((root / "sys/fs/cgroup" / top / group / file).read_text())

@@ -95,7 +95,9 @@ def _log(description: str, total: float) -> Iterator[Advance]:
 
     def print_lines() -> None:
         while not ended.wait(_INTERVAL):
-            print(line(printable(description), done, total, time.monotonic() - start), file=sys.stderr, flush=True)
+            print(
+                format_line(printable(description), done, total, time.monotonic() - start), file=sys.stderr, flush=True
+            )
 
     printing = threading.Thread(target=print_lines, daemon=True)
     printing.start()
@@ -106,17 +108,17 @@ def _log(description: str, total: float) -> Iterator[Advance]:
         printing.join()
 
 
-def line(description: str, done: float, total: float, elapsed: float) -> str:
+def format_line(description: str, done: float, total: float, elapsed: float) -> str:
     """How far work is, for a log: ``distilling groups: 40 of 100, 1 min elapsed, 2 min left``.
 
     Work that is not counted in whole units is given in percent.
     """
     count = f"{done:,.0f} of {total:,}" if isinstance(total, int) else f"{done / total if total else 0:.0%}"
-    left = f"{duration(elapsed * (total - done) / done)} left" if done > 0 else "time left not known yet"
-    return f"{description}: {count}, {duration(elapsed)} elapsed, {left}"
+    left = f"{format_duration(elapsed * (total - done) / done)} left" if done > 0 else "time left not known yet"
+    return f"{description}: {count}, {format_duration(elapsed)} elapsed, {left}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Seconds in the unit that people would use."""
     if seconds < 59.5:
         return f"{seconds:.0f} s"

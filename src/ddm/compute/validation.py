@@ -36,14 +36,14 @@ _MOST = {
 """The largest value of each option: far beyond what is useful, so that a slip is refused before work starts."""
 
 
-def check_most(**values: Any) -> None:
+def check_upper_bounds(**values: Any) -> None:
     """Refuse a number that is larger than the option of its name may be; None and other kinds of values pass."""
     for name, value in values.items():
         if isinstance(value, int) and value > _MOST.get(name, value):
             raise InputError(f"{name.replace('_', ' ')} must be at most {_MOST[name]:,}: give a smaller number.")
 
 
-def check_types(instance: Any) -> None:
+def check_fields(instance: Any) -> None:
     """Refuse a field of ``instance`` that is not of its type, a number that is not finite or too large, or a seed
     out of range.
     """
@@ -61,12 +61,12 @@ def check_types(instance: Any) -> None:
             raise InputError(f"{field.name} must be finite, not {value}.")
         if "float" in annotation and isinstance(value, int) and abs(value) > 2**53:
             raise InputError(f"{field.name} must be a number of ordinary size.")
-        check_most(**{field.name: value})
+        check_upper_bounds(**{field.name: value})
         if field.name == "seed" and not 0 <= getattr(instance, "seed") < 2**32:  # noqa: B009 - not every one has it
             raise InputError(f"seed must lie in 0 to {2**32 - 1}, not {value}.")
 
 
-def is_names(values: Sequence[Any]) -> bool:
+def are_unique_names(values: Sequence[Any]) -> bool:
     """Whether these are words that can be printed, each another."""
     return all(isinstance(value, str) and is_text(value) for value in values) and len(set(values)) == len(values)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ddm.compute.validation import check_most
+from ddm.compute.validation import check_upper_bounds
 from ddm.errors import InputError
 
 Weights = str | Callable[[np.ndarray], np.ndarray]
@@ -23,7 +23,7 @@ def leave_one_out(groups: int) -> np.ndarray:
 
 def random(groups: int, count: int, fraction: float = 0.5, seed: int = 0) -> np.ndarray:
     """``count`` random unions, each of ``fraction`` of the groups (at least one): ``(count, K)``."""
-    check_most(perturbations=count)
+    check_upper_bounds(perturbations=count)
     if count < 1 or not 0 < fraction < 1:
         raise InputError("a random design needs at least 1 perturbation and a fraction between 0 and 1.")
     size = min(groups, max(1, round(fraction * groups)))

@@ -47,7 +47,7 @@ def clipped_gradient(
 
 def limits(target: Target, samples: Samples, checkpoints: Sequence[int], quantile: float, seed: int = 0) -> list[float]:
     """C_t for each checkpoint: a quantile of the gradient norms of some training samples."""
-    x, y = samples.few(_NORM_SAMPLES, seed).batch()
+    x, y = samples.subsample(_NORM_SAMPLES, seed).batch()
     found = []
     for t in checkpoints:
         theta, fixed = target.at(t)

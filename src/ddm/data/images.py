@@ -76,10 +76,10 @@ class Images:
                 with _opened(self.sources, row, self.what) as (image, name):
                     raw[position] = _decode(image, self.form, name)
                 advance(1)
-        samples = Samples.make(raw, self.labels[rows], self.classes, what=self.what)
+        samples = Samples.from_arrays(raw, self.labels[rows], self.classes, what=self.what)
         return replace(samples, origin=torch.from_numpy(rows))
 
-    def sample_bytes(self, _: int | None) -> int:
+    def bytes_per_sample(self, _: int | None) -> int:
         """Bytes of memory for each decoded sample; the form has its size."""
         return PER_SAMPLE + self.form.channels * self.form.height * self.form.width
 
@@ -139,13 +139,13 @@ def _is_grey(image: Image) -> bool:
 def _decode(image: Image, form: Form, name: str) -> np.ndarray:
     """``(C, H, W)`` uint8."""
     _check_size(image, form, name)
-    image = eight_bits(image).convert("L" if form.channels == 1 else "RGB")
+    image = to_eight_bits(image).convert("L" if form.channels == 1 else "RGB")
     if form.resize:
         image = image.resize((form.width, form.height))
     return np.asarray(image).reshape(form.height, form.width, form.channels).transpose(2, 0, 1)
 
 
-def eight_bits(image: Image) -> Image:
+def to_eight_bits(image: Image) -> Image:
     """16-bit grey scaled to 8 bits, where Pillow's own conversion would turn all but the darkest white."""
     from PIL import Image
 

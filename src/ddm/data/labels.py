@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddm.data.samples import MAX_CLASSES, numbered
+from ddm.data.samples import MAX_CLASSES, default_class_names
 from ddm.errors import InputError
 
 
@@ -67,7 +67,7 @@ def _from_numbers(
     low = min(int(array.min()) for array in arrays.values())
     high = max(int(array.max()) for array in arrays.values())
     if classes is None:
-        classes = numbered(high, what)
+        classes = default_class_names(high, what)
     if low < 0 or high >= len(classes):
         raise InputError(
             f"{what} has labels from {low} to {high}; with {len(classes)} classes they must lie in "

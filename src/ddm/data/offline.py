@@ -30,7 +30,7 @@ def offline() -> Iterator[None]:
         datasets.logging.set_verbosity(loudness)
 
 
-def is_at_hand(name: str) -> bool:
+def is_downloaded(name: str) -> bool:
     """Whether a dataset of the hub was downloaded before; without the libraries nobody knows, and nobody will ask."""
     with offline():
         try:

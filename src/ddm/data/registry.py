@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ddm.compute.validation import check_most
+from ddm.compute.validation import check_upper_bounds
 from ddm.data.readers import cifar, digits, folder, hub, idx, npz, tiny_imagenet
 from ddm.data.readers.published import Published, finish
 from ddm.data.samples import Data
@@ -48,7 +48,7 @@ def names() -> list[str]:
     return list(_DATASETS)
 
 
-def usual_root(name: str) -> str | None:
+def default_root(name: str) -> str | None:
     """Where ``load`` looks for a dataset's files without a root; None where it takes no root."""
     return os.path.join("data", name) if "root" in _find(name)[0].takes else None
 
@@ -96,7 +96,7 @@ def _find(name: str) -> tuple[_Dataset, str | None]:
 
 
 def _check_options(limit: int | None, validation: float, seed: int, size: int | None) -> None:
-    check_most(limit=limit)
+    check_upper_bounds(limit=limit)
     if limit is not None and (int(limit) != limit or limit < 1):
         raise InputError(f"limit must be a whole number of 1 or more, not {limit}.")
     if not 0 <= validation < 1:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from ddm.compute.validation import is_names
+from ddm.compute.validation import are_unique_names
 from ddm.errors import InputError
 
 MAX_CLASSES = 100_000
@@ -47,7 +47,7 @@ class Samples(Dataset[tuple[Tensor, int]]):
     origin: Tensor
 
     @classmethod
-    def make(
+    def from_arrays(
         cls,
         raw: np.ndarray | Tensor,
         labels: np.ndarray | Tensor,
@@ -68,7 +68,7 @@ class Samples(Dataset[tuple[Tensor, int]]):
             raw = raw.to(torch.float32)
         _check(raw, labels, classes, what)
         if classes is None:
-            classes = numbered(int(labels.max()), what)
+            classes = default_class_names(int(labels.max()), what)
         labels = labels.to(torch.int64)
         channels = raw.shape[1]
         return cls(
@@ -81,7 +81,7 @@ class Samples(Dataset[tuple[Tensor, int]]):
         )
 
     @classmethod
-    def of(cls, dataset: Samples | Dataset[Any], classes: Sequence[str] | None = None) -> Samples:
+    def from_dataset(cls, dataset: Samples | Dataset[Any], classes: Sequence[str] | None = None) -> Samples:
         """Any torch dataset of ``(input, label)``, read once into memory as its own transforms give it."""
         if isinstance(dataset, Samples):
             return dataset
@@ -97,13 +97,13 @@ class Samples(Dataset[tuple[Tensor, int]]):
                 "the dataset must give (input, label) pairs with inputs of one shape and whole-number "
                 f"labels; reading it said: {error}"
             ) from None
-        return cls.make(raw, labels, classes, what="the dataset")
+        return cls.from_arrays(raw, labels, classes, what="the dataset")
 
-    def normalised(self, mean: Tensor, std: Tensor) -> Samples:
+    def with_normalisation(self, mean: Tensor, std: Tensor) -> Samples:
         """The same samples, read with this mean and standard deviation per channel ``(C,)``."""
         return replace(self, mean=mean, std=std)
 
-    def resized(self, size: int) -> Samples:
+    def resize(self, size: int) -> Samples:
         """The same images in ``size`` × ``size`` pixels: averaged where there are fewer, interpolated else."""
         if self.raw.dim() != 4:
             raise InputError(f"inputs of shape {self.shape} are not images: leave out --size.")
@@ -116,7 +116,7 @@ class Samples(Dataset[tuple[Tensor, int]]):
             resized.copy_(values.round() if pixels.dtype == torch.uint8 else values)
         return replace(self, raw=pixels)
 
-    def sample_bytes(self, size: int | None) -> int:
+    def bytes_per_sample(self, size: int | None) -> int:
         """Bytes of memory for each sample, once images are ``size`` × ``size`` pixels."""
         resized = size is not None and self.raw.dim() == 4
         shape = (self.shape[0], size or 0, size or 0) if resized else self.shape
@@ -155,7 +155,7 @@ class Samples(Dataset[tuple[Tensor, int]]):
         rows = _rows(slice(None) if index is None else index)
         return self.normalise(self.raw[rows]), self.labels[rows]
 
-    def few(self, count: int, seed: int = 0) -> Samples:
+    def subsample(self, count: int, seed: int = 0) -> Samples:
         """At most ``count`` of them, drawn at random."""
         if len(self) <= count:
             return self
@@ -178,7 +178,7 @@ class Samples(Dataset[tuple[Tensor, int]]):
             digest.update(tensor.contiguous().numpy().data)
         return digest.hexdigest()
 
-    def facts(self) -> dict[str, Any]:
+    def fingerprint_parts(self) -> dict[str, Any]:
         """What the fingerprint is made of, part by part, so that what differs can be told."""
         return {
             "samples": len(self),
@@ -190,9 +190,9 @@ class Samples(Dataset[tuple[Tensor, int]]):
             "scaling": _hash(torch.cat([self.mean, self.std]).numpy().data),
         }
 
-    def unlike(self, known: Mapping[str, Any] | None) -> str:
-        """In which of its ``facts`` a training set differs from another, in a few words."""
-        mine = self.facts()
+    def difference_from(self, known: Mapping[str, Any] | None) -> str:
+        """In which of its ``fingerprint_parts`` a training set differs from another, in a few words."""
+        mine = self.fingerprint_parts()
         for what in mine if known else ():
             if known and known.get(what) != mine[what]:
                 told = f"{known.get(what)} {what} there, {mine[what]} here".replace("_", " ")
@@ -241,7 +241,7 @@ def _described(samples: Samples) -> str:
     return f"of shape {'×'.join(map(str, samples.shape))} in {len(samples.classes):,} classes"
 
 
-def check_classes(samples: Samples) -> None:
+def check_two_classes(samples: Samples) -> None:
     """Refuse samples of one class: every network says the same of them."""
     if len(samples.classes) < 2:
         raise InputError(f"all samples are of the one class '{samples.classes[0]}': give data of at least two.")
@@ -260,7 +260,7 @@ def _check(raw: Tensor, labels: Tensor, classes: Sequence[str] | None, what: str
         raise InputError(f"{what} is constant: every value of every input is {raw.flatten()[0].item():g}.")
     if classes is not None and len(set(classes)) < len(classes):
         raise InputError(f"{what} has classes of the same name: rename them.")
-    if classes is not None and not is_names(classes):
+    if classes is not None and not are_unique_names(classes):
         raise InputError(f"{what} has a class whose name is not text: rename it.")
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or (classes is not None and high >= len(classes)):
@@ -282,7 +282,7 @@ def _whole(values: Tensor) -> bool:
     return bool(torch.isfinite(values).all()) and torch.equal(values, values.round())
 
 
-def numbered(high: int, what: str) -> list[str]:
+def default_class_names(high: int, what: str) -> list[str]:
     """Numbers as names for the classes ``0 … high``."""
     if high >= MAX_CLASSES:
         raise InputError(f"{what} has the label {high}: number the classes from 0, {MAX_CLASSES} at most.")

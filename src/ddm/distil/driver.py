@@ -17,9 +17,10 @@ import numpy as np
 import torch
 
 from ddm.compute.engine import Engine
-from ddm.compute.files import check_whole, read_table, write_json
+from ddm.compute.files import read_json_object, write_json
 from ddm.compute.progress import bar
-from ddm.data.samples import Samples, check_classes
+from ddm.compute.tensors import check_intact
+from ddm.data.samples import Samples, check_two_classes
 from ddm.distil.blocks import Block, plan
 from ddm.distil.gradient.matching import GradientMatching
 from ddm.distil.matching import Matching, Part
@@ -50,7 +51,7 @@ def distil(
     engine: where the pulls of response matching, or the blocks of the others, are computed
     """
     settings = settings or Settings()
-    check_classes(samples)
+    check_two_classes(samples)
     upper = partition.by_class()
     if upper is not None and len(upper) == len(partition):
         synset, _ = distil(target, samples, replace(partition, parents=None), settings, directory, engine)
@@ -101,7 +102,7 @@ def _claim(directory: Path, target: Target, samples: Samples, partition: Partiti
     path = directory / "identity.json"
     if not path.exists():
         write_json(path, identity)
-    for what, value in read_table(path).items():
+    for what, value in read_json_object(path).items():
         if identity.get(what) != value:
             raise InputError(f"'{directory}' holds parts of a matching with another {what}: choose another folder.")
 
@@ -173,7 +174,7 @@ def _kept(directory: Path | None, number: int, block: Block) -> list[Part]:
     if directory is None or not all(_path(directory, number, level).exists() for level in levels):
         return []
     for level in levels:
-        check_whole(_path(directory, number, level), "delete it, and it is made again")
+        check_intact(_path(directory, number, level), "delete it, and it is made again")
     parts = {level: Synset.load(_path(directory, number, level)) for level in levels}
     for level, groups in (("cluster", block.clusters), ("class", block.classes)):
         if groups and len(parts[level]) != len(groups):

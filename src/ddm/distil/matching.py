@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from ddm.compute.engine import Engine, inside
+from ddm.compute.engine import Engine, in_task
 from ddm.compute.progress import Advance
 from ddm.distil.blocks import Block
 from ddm.distil.synset import Synset
@@ -53,5 +53,5 @@ def engine_for(engine: Engine, target: Target, passes: float) -> Engine:
 
     Unless the user chose one, small work stays in this process, and so does work on a GPU or inside a worker.
     """
-    stays = passes * target.flat.size < _SMALL_WORK or target.device.type != "cpu" or inside()
+    stays = passes * target.flat.size < _SMALL_WORK or target.device.type != "cpu" or in_task()
     return "serial" if engine is None and stays else engine

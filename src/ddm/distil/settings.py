@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ddm.compute.validation import check_types
+from ddm.compute.validation import check_fields
 from ddm.distil.gradient.distances import DISTANCES
 from ddm.errors import InputError
 from ddm.training import augmentation
@@ -81,7 +81,7 @@ class Settings:
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check_fields(self)
         for name, known in _CHOICES.items():
             if getattr(self, name) not in known:
                 raise InputError(f"there is no {name} '{getattr(self, name)}': use one of {', '.join(known)}.")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ddm.compute.files import read_finite, read_metadata, write_tensors
-from ddm.compute.validation import check_types, is_names
+from ddm.compute.tensors import read_finite, read_metadata, write_tensors
+from ddm.compute.validation import are_unique_names, check_fields
 from ddm.errors import InputError
 from ddm.plots import html
 
@@ -110,9 +110,9 @@ class Synset:
 
     def _check(self) -> None:
         """Refuse fields that do not hold what they should, for synsets that come from files."""
-        check_types(self)
+        check_fields(self)
         groups, rows = len(self), self.images.shape[:2]
-        if not is_names(self.names) or not groups or not 1 <= self.steps <= MOST_STEPS:
+        if not are_unique_names(self.names) or not groups or not 1 <= self.steps <= MOST_STEPS:
             raise ValueError("groups need names of their own, and the fine-tuning steps")
         if self.images.dim() < 3 or rows[0] != (1 if self.shared else groups) or 0 in self.images.shape:
             raise ValueError(f"images of shape {tuple(self.images.shape)} for {groups} groups")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ddm.compute import progress
-from ddm.compute.files import temporary_folder
+from ddm.compute.folders import temporary_folder
 from ddm.errors import InputError
 from ddm.explorer import upload
 from ddm.explorer.opened import Opened, warm, warm_ordering

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddm.data.images import eight_bits
+from ddm.data.images import to_eight_bits
 from ddm.data.samples import Samples
 from ddm.errors import InputError
 
@@ -45,7 +45,7 @@ def _opened(content: bytes) -> Image:
         with Image.open(io.BytesIO(content), formats=FORMATS) as file:
             if file.width * file.height > MOST_PIXELS:
                 raise Image.DecompressionBombError
-            return _on_white(eight_bits(ImageOps.exif_transpose(file)))
+            return _on_white(to_eight_bits(ImageOps.exif_transpose(file)))
     except Image.DecompressionBombError:
         raise InputError(f"the picture has more than {MOST_PIXELS // 10**6} million pixels: make it smaller.") from None
     except UnidentifiedImageError:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ddm.compute.files import is_finite
+from ddm.compute.tensors import is_finite
 from ddm.errors import InputError
 
 State = dict[str, Tensor]

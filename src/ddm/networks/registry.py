@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddm.compute.memory import check_room
+from ddm.compute.memory import check_memory
 from ddm.errors import InputError
 from ddm.networks.alexnet import AlexNet
 from ddm.networks.base import Network
@@ -48,7 +48,7 @@ def build(name: str, shape: Sequence[int], classes: int, **options: Any) -> Netw
     except RuntimeError as error:
         raise InputError(f"a {name} of these options cannot be built: choose smaller ones ({error}).") from None
     size = sum(tensor.nbytes for tensor in (*made.parameters(), *made.buffers()))
-    check_room(size, f"a {name} of these options", "choose smaller ones")
+    check_memory(size, f"a {name} of these options", "choose smaller ones")
     return made if torch.get_default_device().type == "meta" else network(shape=shape, classes=classes, **options)
 
 

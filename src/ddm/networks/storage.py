@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from ddm.compute.files import read_finite, read_metadata, write_tensors
+from ddm.compute.tensors import read_finite, read_metadata, write_tensors
 from ddm.errors import InputError
 from ddm.networks.base import Network
 from ddm.networks.registry import from_spec, outline

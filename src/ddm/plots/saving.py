@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddm.compute.files import replacing
+from ddm.compute.files import atomic_write
 from ddm.errors import InputError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def save(figure: Figure, path: Path) -> None:
     """Write a picture, whole or not at all."""
     kind = picture_kind(path)
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         figure.savefig(temporary, format=kind, dpi=120)
 
 

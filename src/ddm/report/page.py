@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddm.compute.files import replacing
+from ddm.compute.files import atomic_write
 from ddm.data.samples import Data
 from ddm.datamodel import DistilledDatamodel
 from ddm.errors import InputError
@@ -67,7 +67,7 @@ def write(
         has_images=subject.pictures.images,
         **_contents(subject, facts, command),
     )
-    with replacing(out) as temporary:
+    with atomic_write(out) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return _summary(subject, out)
 

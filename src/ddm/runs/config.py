@@ -10,7 +10,7 @@ from typing import Any
 
 from ddm import networks
 from ddm.compute.files import read_json
-from ddm.compute.validation import check_types
+from ddm.compute.validation import check_fields
 from ddm.distil import Settings
 from ddm.errors import InputError
 from ddm.training.recipe import Recipe
@@ -57,7 +57,7 @@ class Config:
     base: str | None = None
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check_fields(self)
         object.__setattr__(self, "recipe", self.recipe.with_lr(networks.learning_rate(self.model)))
         if self.clusters < 1:
             raise InputError(f"clusters must be at least 1, not {self.clusters}.")

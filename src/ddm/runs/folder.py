@@ -21,7 +21,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ddm.compute.files import leads_out, make_folder
+from ddm.compute.files import is_outside
+from ddm.compute.folders import make_folder
 from ddm.errors import InputError
 
 MANIFEST, CONFIG = "manifest.json", "config.json"
@@ -43,7 +44,7 @@ def check_links(run: Path) -> None:
     """Refuse symbolic links that lead out of a run: reading would leave the run, and writing would be lost."""
     for folder, folders, files in os.walk(run):
         for path in (Path(folder, name) for name in (*folders, *files)):
-            if path.is_symlink() and leads_out(path, run):
+            if path.is_symlink() and is_outside(path, run):
                 raise InputError(f"'{path}' is a link that leads out of the run: replace it by the file it leads to.")
 
 

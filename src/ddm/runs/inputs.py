@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from ddm import data as datasets
-from ddm.compute.files import hash_of
-from ddm.data.offline import is_at_hand, offline
+from ddm.compute.files import hash_file
+from ddm.data.offline import is_downloaded, offline
 from ddm.data.samples import Data, Samples
 from ddm.errors import InputError
 from ddm.runs.config import Config, read_config
@@ -23,8 +23,8 @@ from ddm.runs.folder import CONFIG
 
 def load_data(config: Config, root: str | None = None) -> Data:
     """The dataset of a config; ``root`` replaces the folder of its files."""
-    name, usual_root = _locate_data(config)
-    data = datasets.load(name, root or usual_root, limit=config.limit, size=config.size)
+    name, default_root = _locate_data(config)
+    data = datasets.load(name, root or default_root, limit=config.limit, size=config.size)
     return replace(data, name=config.data)
 
 
@@ -42,7 +42,7 @@ def load_data_of_run(run: Path, name: str | None = None, root: str | None = None
     pass_data = f"pass --data {shlex.quote(config.data)}"
     if Path(path).is_dir():
         raise InputError(f"the run '{run}' reads the folder '{path}', which may name files elsewhere: {pass_data}.")
-    if not is_at_hand(path):
+    if not is_downloaded(path):
         raise InputError(
             f"the data '{config.data}' of the run '{run}' are not on this machine: {pass_data} to get them."
         )
@@ -75,7 +75,7 @@ def read_groups(config: Config, data: Data) -> np.ndarray | None:
     if config.groups is None:
         return None
     path = Path(_locate(config.groups, config.base))
-    if config.groups_hash not in (None, hash_of(path)):
+    if config.groups_hash not in (None, hash_file(path)):
         raise InputError(f"'{path}' has changed since the config was written: restore it.")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -102,7 +102,7 @@ def with_base(config: Config) -> Config:
 def _paths(config: Config) -> list[str]:
     """The paths that a config names: data, root and groups."""
     kind, colon, path = config.data.partition(":")
-    root = datasets.usual_root(config.data) if config.root is None else config.root
+    root = datasets.default_root(config.data) if config.root is None else config.root
     is_path = colon and (kind != "hf" or os.path.isdir(path))  # otherwise it is a name on the hub
     return [each for each in (path if is_path else None, root, config.groups) if each is not None]
 
@@ -111,7 +111,7 @@ def _locate_data(config: Config) -> tuple[str, str | None]:
     """The name and the root of a config's data, with paths that can be read from the current folder."""
     kind, colon, path = config.data.partition(":")
     name = f"{kind}:{_locate(path, config.base)}" if colon else config.data
-    root = datasets.usual_root(name) if config.root is None else config.root
+    root = datasets.default_root(name) if config.root is None else config.root
     return name, None if root is None else _locate(root, config.base)
 
 

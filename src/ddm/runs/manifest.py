@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ddm.compute.files import check_empty, hash_of, is_sealed, read_json, read_metadata, sealed, write_json
-from ddm.compute.validation import is_names
+from ddm.compute.files import add_checksum, has_valid_checksum, hash_file, read_json, write_json
+from ddm.compute.folders import check_empty
+from ddm.compute.tensors import read_metadata
+from ddm.compute.validation import are_unique_names
 from ddm.datamodel import DistilledDatamodel
 from ddm.distil.synset import Synset
 from ddm.errors import InputError
@@ -53,8 +55,8 @@ def describe(datamodel: DistilledDatamodel) -> dict[str, Any]:
 
 def write_manifest(datamodel: DistilledDatamodel, run: Path) -> None:
     """Mark a run as complete, with the checksum of each file."""
-    files = {name: hash_of(run / name) for name in manifest_files(run)}
-    write_json(run / MANIFEST, sealed(describe(datamodel) | {"files": files}))
+    files = {name: hash_file(run / name) for name in manifest_files(run)}
+    write_json(run / MANIFEST, add_checksum(describe(datamodel) | {"files": files}))
 
 
 def begin_run(run: Path, config: dict[str, Any]) -> None:
@@ -71,7 +73,7 @@ def begin_run(run: Path, config: dict[str, Any]) -> None:
 def read_manifest(run: Path) -> dict[str, Any]:
     """The manifest of a run; one that has changed since it was written is refused."""
     manifest = parse_manifest(run)
-    if is_sealed(manifest) is False:
+    if has_valid_checksum(manifest) is False:
         raise InputError(f"'{run / MANIFEST}' has changed since it was written: restore it or make the run again.")
     return manifest
 
@@ -128,7 +130,7 @@ def check_parameters(run: Path, manifest: Mapping[str, Any], names: Collection[s
 def check_trained(run: Path, manifest: Mapping[str, Any], names: Collection[str]) -> None:
     """Refuse a manifest whose trained parameters are not among ``names``."""
     trained = manifest["trained"]
-    if not (trained and is_names(trained) and set(trained) <= set(names)):
+    if not (trained and are_unique_names(trained) and set(trained) <= set(names)):
         raise InputError(f"'{run / MANIFEST}' does not name the trained parameters: restore it or make the run again.")
 
 

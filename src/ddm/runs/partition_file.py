@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ddm.compute.files import read_metadata, read_tensors, write_tensors
-from ddm.compute.validation import is_names
+from ddm.compute.tensors import read_metadata, read_tensors, write_tensors
+from ddm.compute.validation import are_unique_names
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
 
@@ -29,7 +29,7 @@ def load_partition(path: Path) -> Partition:
         groups, names, classes = tensors["groups"].numpy(), tuple(metadata["names"]), tuple(metadata["classes"])
     except (KeyError, TypeError) as error:
         raise InputError(f"'{path}' lacks {error}: restore it or make the run again.") from None
-    named = is_names(names) and is_names(classes)
+    named = are_unique_names(names) and are_unique_names(classes)
     if not named or not _are_indices(groups, len(names)) or len(np.unique(groups)) != len(names):
         raise InputError(f"'{path}' does not hold a group for each sample: restore it or make the run again.")
     if parents is not None and (len(parents) != len(names) or not _are_indices(parents, len(classes))):

@@ -15,9 +15,9 @@ from torch import nn
 
 from ddm import networks
 from ddm.compute import progress
-from ddm.compute.backends import Place
-from ddm.compute.engine import Engine, cores, one_thread
-from ddm.compute.memory import resident
+from ddm.compute.backends import Backend
+from ddm.compute.engine import Engine, count_cores, one_thread
+from ddm.compute.memory import resident_bytes
 from ddm.curvature.gradients import loss_gradient
 from ddm.data.samples import Data, Samples
 from ddm.distil.blocks import plan
@@ -67,9 +67,9 @@ class Estimate:
 
 def estimate(config: Config, engine: Engine = None) -> Estimate:
     """What the fit of ``config`` would take on this machine, right to a factor of two; nothing is written."""
-    if Place.of(engine).remote:
+    if Backend.parse(engine).remote:
         progress.note("The plan takes the cluster to have as many cores as this machine.")
-    empty = resident()
+    empty = resident_bytes()
     data = load_data(config)
     network = networks.build(config.model, data.train.shape, len(data.classes), **config.options)
     own = read_groups(config, data)
@@ -83,7 +83,7 @@ def estimate(config: Config, engine: Engine = None) -> Estimate:
             "partition": _clustering(data.train, config, target),
             "matching": fit.seconds(),
         }
-    memory = resident() + fit.memory + fit.workers * (empty + fit.sent)
+    memory = resident_bytes() + fit.memory + fit.workers * (empty + fit.sent)
     return Estimate(seconds, memory, fit.workers, fit.disk)
 
 
@@ -141,7 +141,7 @@ class _Fit:
         self.work = kind(target, self.samples, self.settings)
         self.blocks = plan(partition, self.work.bytes_per_group, self.settings.memory, self.work.max_block_groups)
         self.passes = sum(self.work.cost(partition, self.upper, block) for block in self.blocks)
-        self.place = Place.of(engine_for(place, target, self.passes))
+        self.place = Backend.parse(engine_for(place, target, self.passes))
 
     @cached_property
     def _cores(self) -> int:
@@ -150,7 +150,7 @@ class _Fit:
             return 1
         if isinstance(self.work, GradientMatching) and not self.place.remote:
             return min(self.work.workers(self.blocks), len(self.blocks))
-        return cores()
+        return count_cores()
 
     @property
     def workers(self) -> int:

@@ -15,9 +15,10 @@ import numpy as np
 from torch import nn
 
 from ddm import networks
-from ddm.compute.backends import Place
+from ddm.compute.backends import Backend
 from ddm.compute.engine import Engine
-from ddm.compute.files import read_table, working_in, write_json
+from ddm.compute.files import read_json_object, write_json
+from ddm.compute.folders import lock_folder
 from ddm.compute.precision import check_bfloat16
 from ddm.data.samples import Data
 from ddm.datamodel import DistilledDatamodel
@@ -42,7 +43,7 @@ def fit(config: Config, out: Path, engine: Engine = None) -> tuple[DistilledData
     device = device_of(config.device)
     if config.recipe.amp:
         check_bfloat16(device)
-    Place.of(engine).check()
+    Backend.parse(engine).check()
     config = with_base(config)
     data = load_data(config)
     network = networks.build(config.model, data.train.shape, len(data.classes), **config.options)
@@ -50,12 +51,12 @@ def fit(config: Config, out: Path, engine: Engine = None) -> tuple[DistilledData
     check_free(out)
     if not out.is_dir():
         make_writable(out)
-    with working_in(out):
+    with lock_folder(out):
         if not _is_complete(out, config):
             return _make(config, out, data, network, groups, engine)
         shutil.rmtree(out / PARTS, ignore_errors=True)  # left by a run that was killed after its manifest
         datamodel, data = open_run(out, data=data)
-        return datamodel, data, read_table(out / SUMMARY)
+        return datamodel, data, read_json_object(out / SUMMARY)
 
 
 def _is_complete(out: Path, config: Config) -> bool:
@@ -104,7 +105,7 @@ def open_run(
     if data.train.fingerprint() != datamodel.data:
         raise InputError(
             f"the run '{run}' was made with other training data than '{data.name}' holds now "
-            f"({data.train.unlike(datamodel.described)}): restore them."
+            f"({data.train.difference_from(datamodel.described)}): restore them."
         )
     datamodel.samples = data.train
     return datamodel, data
@@ -122,7 +123,7 @@ def audit(
     engine: Engine = None,
 ) -> Audit:
     """Audit a run and store the audit in it; a killed audit resumes from the models it has retrained."""
-    with working_in(run):
+    with lock_folder(run):
         result = datamodel.audit(
             data.test,
             validation=data.validation,

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ddm.compute.files import check_hash, hash_of, is_sealed, read_table, sealed, write_json
+from ddm.compute.files import add_checksum, check_hash, has_valid_checksum, hash_file, read_json_object, write_json
 from ddm.datamodel import DistilledDatamodel
 from ddm.distil import Settings
 from ddm.distil.synset import Synset
@@ -145,7 +145,7 @@ def _load(
 def _check_hashes(run: Path, manifest: Mapping[str, Any]) -> None:
     """Refuse a partition or synset that is not the file that the manifest lists."""
     for name in (PARTITION, SYNSET, *((CLASS_SYNSET,) if CLASS_SYNSET in manifest["files"] else ())):
-        if hash_of(run / name) != manifest["files"][name]:
+        if hash_file(run / name) != manifest["files"][name]:
             why = explain_other_file(run / name, manifest)
             raise InputError(f"'{run / name}' is not the file that this run was saved with ({why}): restore it.")
 
@@ -205,16 +205,16 @@ def _open_trajectory(run: Path, manifest: Mapping[str, Any], network: nn.Module 
 
 def save_audit(audit: Audit, run: Path) -> None:
     """Store an audit with the hash of the synset that it speaks of."""
-    write_json(run / AUDIT, sealed(audit.to_dict() | {"of": hash_of(run / SYNSET)}))
+    write_json(run / AUDIT, add_checksum(audit.to_dict() | {"of": hash_file(run / SYNSET)}))
 
 
 def load_audit(run: Path) -> Audit | None:
     """The audit of a run; None if there is none, or if the synset has been replaced since."""
     if not (run / AUDIT).exists():
         return None
-    values = read_table(run / AUDIT)
-    if is_sealed(values) is False:
+    values = read_json_object(run / AUDIT)
+    if has_valid_checksum(values) is False:
         raise InputError(f"'{run / AUDIT}' has changed since it was written: delete it, and ddm audit makes it again.")
-    if values.get("of") != hash_of(run / SYNSET):
+    if values.get("of") != hash_file(run / SYNSET):
         return None
     return Audit.from_dict(values)

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ddm.compute.files import hash_of, is_sealed, is_whole, read_json, read_table
+from ddm.compute.files import has_valid_checksum, hash_file, read_json, read_json_object
+from ddm.compute.tensors import is_intact
 from ddm.data.samples import Samples
 from ddm.errors import InputError
 from ddm.runs import store
@@ -19,7 +20,7 @@ from ddm.truth.audit import Audit
 WHOLE = "whole"
 """The file is as it was written."""
 DAMAGED = "damaged"
-"""The file is not as it was written."""
+"""The file has changed since it was written."""
 MISSING = "missing"
 """The manifest lists the file, and the run does not have it."""
 FOREIGN = "foreign"
@@ -115,7 +116,7 @@ def verify(run: Path, train: Samples | Callable[[], Samples | str] | None = None
 
 
 def _check_manifest(manifest: Mapping[str, Any]) -> Check:
-    unchanged = is_sealed(manifest)
+    unchanged = has_valid_checksum(manifest)
     if unchanged is None:
         return Check(MANIFEST, UNCHECKED, "it holds no checksum of its own")
     return Check(MANIFEST, WHOLE) if unchanged else Check(MANIFEST, DAMAGED, "it has changed")
@@ -135,7 +136,7 @@ def _check_listed(run: Path, name: str, known: str | None, manifest: Mapping[str
         return Check(name, MISSING)
     if known is None:
         return _check_alone(path, name)
-    if hash_of(path) == known:
+    if hash_file(path) == known:
         return Check(name, WHOLE)
     alone = _check_alone(path, name)
     if alone.bad or path.suffix != ".safetensors":
@@ -151,7 +152,7 @@ def _check_alone(path: Path, name: str) -> Check:
         if path.suffix == ".json":
             read_json(path)
             return Check(name, UNCHECKED, "it holds no checksum")
-        whole = is_whole(path)
+        whole = is_intact(path)
     except InputError as error:
         return Check(name, DAMAGED, str(error).removesuffix(".").replace(f"'{path}'", "it"))
     if whole is None:
@@ -181,15 +182,15 @@ def _check_unlisted(run: Path, manifest: Mapping[str, Any], listed: set[str]) ->
 
 def _check_audit(run: Path, manifest: Mapping[str, Any]) -> Check:
     try:
-        values = read_table(run / AUDIT)
+        values = read_json_object(run / AUDIT)
         Audit.from_dict(values)
     except InputError as error:
         return Check(AUDIT, DAMAGED, str(error).removesuffix("."))
-    if is_sealed(values) is False:
+    if has_valid_checksum(values) is False:
         return Check(AUDIT, DAMAGED, "it has changed")
     if manifest.get("complete") and values.get("of") != manifest["files"].get(SYNSET):
         return Check(AUDIT, FOREIGN, "it was made for another synset")
-    return Check(AUDIT, UNCHECKED if is_sealed(values) is None else WHOLE)
+    return Check(AUDIT, UNCHECKED if has_valid_checksum(values) is None else WHOLE)
 
 
 def _check_together(run: Path, manifest: Mapping[str, Any]) -> Check:
@@ -207,4 +208,4 @@ def _check_data(manifest: Mapping[str, Any], train: Samples | str | None) -> Che
         return Check(DATA, UNCHECKED, train or "it was not given")
     if train.fingerprint() == manifest["data"]:
         return Check(DATA, WHOLE)
-    return Check(DATA, FOREIGN, train.unlike(manifest.get("described")))
+    return Check(DATA, FOREIGN, train.difference_from(manifest.get("described")))

@@ -21,11 +21,11 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from ddm import networks
-from ddm.compute.files import read_metadata, read_whole, write_tensors
 from ddm.compute.precision import check_bfloat16
 from ddm.compute.progress import Advance, bar
-from ddm.compute.validation import check_most
-from ddm.data.samples import Samples, check_classes
+from ddm.compute.tensors import read_intact, read_metadata, write_tensors
+from ddm.compute.validation import check_upper_bounds
+from ddm.data.samples import Samples, check_two_classes
 from ddm.errors import InputError
 from ddm.networks.flat import State, check_state, load_state, shapes_of, state_of
 from ddm.training import augmentation
@@ -56,7 +56,7 @@ def train(
     With a ``directory`` checkpoints go to disk as they are made, and a training that was killed goes on from
     its last whole epoch, to the same result. The network given is not changed.
     """
-    samples = Samples.of(samples)
+    samples = Samples.from_dataset(samples)
     network = _built(network, samples, options)
     recipe = (recipe or Recipe()).with_lr(networks.learning_rate(network))
     training = _Training(network, samples, recipe, loss, without, directory, device_of(device))
@@ -99,7 +99,7 @@ class _Training:
         trained = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         self.optimizer = OPTIMIZERS[recipe.optimizer](trained, recipe)
         self.total = recipe.epochs * math.ceil(len(samples) / recipe.batch_size)
-        check_most(optimizer_steps=self.total)
+        check_upper_bounds(optimizer_steps=self.total)
         self.epoch, self.step = 0, 0
         self.trajectory = Trajectory(directory)
         self.progress_file = Path(directory) / "progress.safetensors" if directory is not None else None
@@ -189,7 +189,7 @@ class _Training:
         write_tensors(path, state_of(self.network) | self.optimizer.state(), self._identity | counters)
 
     def _resume(self, path: Path) -> None:
-        tensors, metadata = read_whole(path, "delete it, and training starts again"), read_metadata(path)
+        tensors, metadata = read_intact(path, "delete it, and training starts again"), read_metadata(path)
         for what, value in self._identity.items():
             if metadata.get(what) != value:
                 raise InputError(f"'{path.parent}' holds a training with another {what}: choose another folder.")
@@ -237,7 +237,7 @@ def _check_fit(network: nn.Module, samples: Samples, device: torch.device) -> No
     """Refuse a network that cannot read the samples or has too few outputs for their classes."""
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise InputError("the network has no parameters to train.")
-    check_classes(samples)
+    check_two_classes(samples)
     x, _ = samples.batch([0])
     network.eval()
     try:

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ddm.compute.validation import check_types
+from ddm.compute.validation import check_fields
 from ddm.errors import InputError
 from ddm.training import augmentation
 from ddm.training.optimizers import OPTIMIZERS
@@ -44,7 +44,7 @@ class Recipe:
     amp: bool = False
 
     def __post_init__(self) -> None:
-        check_types(self)
+        check_fields(self)
         every = 1 if self.checkpoint_every is None else self.checkpoint_every
         if self.epochs < 1 or self.batch_size < 1 or every < 1:
             raise InputError("epochs, batch size and steps between checkpoints must each be at least 1.")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ddm.compute.backends import Place
+from ddm.compute.backends import Backend
 from ddm.compute.progress import bar
 from ddm.data.samples import Samples
 from ddm.errors import InputError
@@ -82,7 +82,7 @@ class Target:
         state = self.state(t)
         return self.flat.vector(state), self.flat.fixed(state)
 
-    def for_workers(self, checkpoints: Sequence[int], place: Place) -> Target:
+    def for_workers(self, checkpoints: Sequence[int], place: Backend) -> Target:
         """This target, with these checkpoints in memory if workers of ``place`` cannot read the trajectory's files."""
         if place.kind == "serial" or (self.trajectory.directory is not None and not place.remote):
             return self

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from ddm.compute.files import check_hash, read_metadata, read_whole, write_tensors
+from ddm.compute.files import check_hash
+from ddm.compute.tensors import read_intact, read_metadata, write_tensors
 from ddm.errors import InputError
 from ddm.networks.flat import State
 from ddm.plots import html
@@ -171,7 +172,7 @@ def _copy(state: Mapping[str, Tensor]) -> State:
 
 
 def _read(path: Path) -> State:
-    return read_whole(path, _REMEDY)
+    return read_intact(path, _REMEDY)
 
 
 def _distance(one: State, other: State) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddm.compute.validation import check_most, check_types, is_names
+from ddm.compute.validation import are_unique_names, check_fields, check_upper_bounds
 from ddm.counterfactual import designs
 from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.data.samples import Samples
@@ -109,14 +109,14 @@ class Audit:
 
 def _check(audit: Audit) -> None:
     """Refuse fields that do not hold what they should, for audits that come from files."""
-    check_types(audit)
+    check_fields(audit)
     tests, validation = audit.samples
     if {type(name) for name in audit.groups} - {str} or not isinstance(tests, int) or not isinstance(validation, int):
         raise ValueError("groups must be names and samples two numbers")
     for run, figures in audit.figures.items():
         if run not in (SAME, OTHER) or not figures:
             raise ValueError(f"'{run}' must be {SAME} or {OTHER}, with figures")
-        if not is_names(list(figures)) or not all(name.isprintable() for name in figures):
+        if not are_unique_names(list(figures)) or not all(name.isprintable() for name in figures):
             raise ValueError("names of figures must be printable")
         for figure in figures.values():
             numbers = [figure[key] for key in KEYS]
@@ -143,7 +143,7 @@ def audit(
     if groups > max(len(partition), USUAL):
         raise InputError(f"there are {len(partition)} groups: retrain without at most so many (--retrain).")
     count = groups if unions is None else unions
-    check_most(unions=count, seeds=orders, retrainings=(1 + min(groups, len(partition)) + count) * orders)
+    check_upper_bounds(unions=count, seeds=orders, retrainings=(1 + min(groups, len(partition)) + count) * orders)
     together = designs.random(len(partition), max(1, count), seed=seed)[:count]
     everything = EffectQuery(test, validation, np.arange(len(partition)), together)
     found = predict_effects(models, everything)

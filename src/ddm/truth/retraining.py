@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from ddm.compute import engine
 from ddm.compute.engine import Engine
-from ddm.compute.files import read_metadata, read_tensors, read_whole, write_tensors
+from ddm.compute.tensors import read_intact, read_metadata, read_tensors, write_tensors
 from ddm.curvature.gradients import loss_gradient
 from ddm.data.samples import Samples
 from ddm.errors import InputError
@@ -77,8 +77,8 @@ class Retraining:
         """Retrain without the rows of each removal, with each batch order, unless it was done before."""
         jobs = self._missing(removals, orders)
         work = _Retrain(self._trainer())
-        for name, state, seconds in engine.each(
-            work, list(jobs.values()), engine=self.engine, workers=self.workers, what="retraining"
+        for name, state, seconds in engine.run_tasks(
+            work, list(jobs.values()), engine=self.engine, workers=self.workers, description="retraining"
         ):
             write_tensors(self.directory / name, state, {"seconds": seconds})
 
@@ -100,7 +100,7 @@ class Retraining:
         self.run(removals, [order])
         for rows in removals:
             path = self._path(rows, order)
-            state = read_whole(path, "delete it, and it is made again")
+            state = read_intact(path, "delete it, and it is made again")
             check_state(state, self.target.shapes, f"'{path}'")
             yield state
 

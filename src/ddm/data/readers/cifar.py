@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from ddm.compute.memory import check_room
+from ddm.compute.memory import check_memory
 from ddm.data.labels import number
 from ddm.data.readers.pickles import read_pickle, text
 from ddm.data.readers.places import Root, file_in, folder_with
@@ -52,14 +52,14 @@ def cifar100(root: Root) -> Published:
 
 
 def _check_room(paths: Sequence[Path], folder: Path) -> None:
-    check_room(sum(path.stat().st_size for path in paths), f"what is in '{folder}'", "download it again")
+    check_memory(sum(path.stat().st_size for path in paths), f"what is in '{folder}'", "download it again")
 
 
 def _samples(name: str, use: str, paths: Sequence[Path], labels_key: str, classes: Sequence[str]) -> Samples:
     batches = [_batch(path, labels_key) for path in paths]
     images = np.concatenate([images for images, _ in batches])
     _, labels = number({use: [label for _, labels in batches for label in labels]}, classes, name)
-    return Samples.make(images.reshape(-1, 3, 32, 32), labels[use], classes, what=f"{name} {use}")
+    return Samples.from_arrays(images.reshape(-1, 3, 32, 32), labels[use], classes, what=f"{name} {use}")
 
 
 def _batch(path: Path, labels_key: str) -> tuple[np.ndarray, list[int]]:

@@ -18,7 +18,7 @@ def read() -> Published:
     """All the digits, as one split."""
     values, labels = _values()
     images = np.rint(values.reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
-    return Published(Samples.make(images, labels, [str(digit) for digit in range(10)], what="digits"))
+    return Published(Samples.from_arrays(images, labels, [str(digit) for digit in range(10)], what="digits"))
 
 
 def _values() -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ddm.compute.files import leads_out
+from ddm.compute.files import is_outside
 from ddm.data.images import Images, survey
 from ddm.data.labels import number
 from ddm.data.readers.places import reason
@@ -108,4 +108,4 @@ class _Column:
 
         caches = (config.HF_CACHE_HOME, config.HF_DATASETS_CACHE, constants.HF_HUB_CACHE)
         homes = [Path(home).resolve() for home in (self.what.removeprefix("hf:"), *caches)]
-        return not all(leads_out(path, home) for home in homes)
+        return not all(is_outside(path, home) for home in homes)

@@ -18,7 +18,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from ddm.compute.memory import check_room
+from ddm.compute.memory import check_memory
 from ddm.data.readers.places import Root, file_in, folder_with, reason
 from ddm.data.readers.published import Published
 from ddm.data.samples import PER_SAMPLE, Samples
@@ -59,11 +59,11 @@ def _read(name: str, root: Root, published: Sequence[str], classes: Sequence[str
         return images, labels
 
     def split(images: Path, labels: Path, use: str) -> Samples:
-        return Samples.make(read_idx(images, 3)[:, None], read_idx(labels, 1), classes, what=f"{name} {use}")
+        return Samples.from_arrays(read_idx(images, 3)[:, None], read_idx(labels, 1), classes, what=f"{name} {use}")
 
     train, test = files("train"), files("t10k")
     needed = sum(_size(images, 3) + PER_SAMPLE * _size(labels, 1) for images, labels in (train, test))
-    check_room(needed, f"{name} in '{folder}'", "download it again")
+    check_memory(needed, f"{name} in '{folder}'", "download it again")
     return Published(split(*train, "train"), test=split(*test, "test"))
 
 

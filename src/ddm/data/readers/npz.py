@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ddm.compute.memory import check_room
+from ddm.compute.memory import check_memory
 from ddm.data.labels import number
 from ddm.data.readers.published import Published
 from ddm.data.samples import MAX_CLASSES, PER_SAMPLE, Samples
@@ -48,7 +48,7 @@ def read(path: str) -> Published:
     classes = [str(name) for name in arrays["classes"].ravel()] if "classes" in arrays else None
     classes_found, labels = number({split: arrays[y] for split, (_, y) in keys.items()}, classes, path)
     splits = {
-        split: Samples.make(_inputs(arrays[x]), labels[split], classes_found, what=f"{path} {split}")
+        split: Samples.from_arrays(_inputs(arrays[x]), labels[split], classes_found, what=f"{path} {split}")
         for split, (x, _) in keys.items()
     }
     return Published(splits["train"], splits.get("validation"), splits.get("test"))
@@ -129,7 +129,7 @@ def _check(keys: Mapping[str, tuple[str, str]], headers: Mapping[str, _Header], 
         raise InputError(f"{path} has {headers['classes'].size:,} classes: name {MAX_CLASSES:,} at most.")
     stored = sum(header.size * header.dtype.itemsize for header in headers.values())
     kept = sum(_kept(headers[x], headers[y]) for x, y in keys.values())
-    check_room(stored + kept, f"'{path}'", "save fewer or smaller samples")
+    check_memory(stored + kept, f"'{path}'", "save fewer or smaller samples")
 
 
 def _check_inputs(x: _Header, what: str) -> None:

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ddm.compute.files import size_of
-from ddm.compute.memory import check_room
+from ddm.compute.files import file_size
+from ddm.compute.memory import check_memory
 from ddm.data.readers.places import reason
 from ddm.errors import InputError
 
@@ -42,7 +42,7 @@ MADE = 512
 def read_pickle(path: Path) -> dict[str, Any]:
     """The dictionary in a pickle file, its matrices as ``(n, d)`` uint8."""
     try:
-        _check_room(size_of(path), path)
+        _check_room(file_size(path), path)
         content = path.read_bytes()
         _inspect(content, path)
         # "bytes": old strings, the matrix among them, are kept as they are instead of being decoded.
@@ -151,7 +151,7 @@ _KEYS = (pickletools.pystring, pickletools.pybytes, pickletools.pyunicode, pickl
 
 
 def _check_room(size: int, path: Path) -> None:
-    check_room(size, f"'{path}'", "download it again")
+    check_memory(size, f"'{path}'", "download it again")
 
 
 class _Unpickler(pickle.Unpickler):

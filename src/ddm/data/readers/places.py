@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddm.compute.files import leads_out
+from ddm.compute.files import is_outside
 from ddm.errors import InputError
 
 Root = str | os.PathLike[str] | None
@@ -31,7 +31,7 @@ def file_in(name: str, folder: Path, wanted: Sequence[str]) -> Path:
 
 def inside(path: Path, home: Path) -> Path:
     """``path``, unless it leads out of ``home`` by a link or is no ordinary file: pipes need not end."""
-    if leads_out(path, home):
+    if is_outside(path, home):
         raise InputError(f"'{path}' is a link that leads out of '{home}': put the file itself there, or remove it.")
     if path.exists() and not path.is_file():
         raise InputError(f"'{path}' is not an ordinary file: remove it.")

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
-from ddm.compute.memory import check_room
+from ddm.compute.memory import check_memory
 from ddm.data.samples import Data, Samples
 from ddm.data.stratify import choose
 from ddm.errors import InputError
@@ -32,7 +32,7 @@ class Split(Protocol):
     def __getitem__(self, rows: np.ndarray, /) -> Samples:
         """Samples of these rows ``(m,)``, with the rows as their ``origin``."""
 
-    def sample_bytes(self, size: int | None, /) -> int:
+    def bytes_per_sample(self, size: int | None, /) -> int:
         """Bytes of memory for each sample, once images are ``size`` × ``size`` pixels."""
 
 
@@ -72,8 +72,8 @@ def finish(
     if published.survey is not None:
         splits = published.survey([(part.split, part.rows) for part in parts])
         parts = [replace(part, split=split) for part, split in zip(parts, splits, strict=True)]
-    needed = sum(len(part.rows) * part.split.sample_bytes(size) for part in parts)
-    check_room(needed, name, "pass --size or --limit")
+    needed = sum(len(part.rows) * part.split.bytes_per_sample(size) for part in parts)
+    check_memory(needed, name, "pass --size or --limit")
     training, testing, *validating = (part.read(size) for part in parts)
     total = len(published.train.labels)
     return _normalised(name, training, validating[0] if validating else testing, testing, total)
@@ -87,7 +87,7 @@ def _normalised(name: str, train: Samples, validation: Samples, test: Samples, t
                 f"{samples.shape} and {samples.raw.dtype}: make them alike."
             )
     mean, std = train.moments()
-    train, validation, test = (samples.normalised(mean, std) for samples in (train, validation, test))
+    train, validation, test = (samples.with_normalisation(mean, std) for samples in (train, validation, test))
     return Data(name, train, validation, test, total)
 
 
@@ -128,7 +128,7 @@ class _Part:
 
     def read(self, size: int | None) -> Samples:
         samples = self.split[self.rows]
-        return samples if size is None else samples.resized(size)
+        return samples if size is None else samples.resize(size)
 
     def _at(self, positions: np.ndarray) -> _Part:
         return _Part(self.split, self.rows[positions], self.what)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ddm.compute import engine
-from ddm.compute.backends import Place
+from ddm.compute.backends import Backend
 from ddm.compute.engine import Engine
 from ddm.compute.progress import Advance
 from ddm.curvature.clipping import clipped_gradients
@@ -95,10 +95,10 @@ class GradientMatching:
         costs = {number: self.cost(partition, upper, block) for number, block in blocks}
         where = engine_for(self.engine, self.target, sum(costs.values()))
         work = copy.copy(self)
-        work.target = self.target.for_workers(range(len(self.target.trajectory)), Place.of(where))
+        work.target = self.target.for_workers(range(len(self.target.trajectory)), Backend.parse(where))
         workers = self.workers([block for _, block in blocks])
-        for number, parts in engine.each(
-            _Blocks(work, partition, upper), blocks, engine=where, workers=workers, what=None
+        for number, parts in engine.run_tasks(
+            _Blocks(work, partition, upper), blocks, engine=where, workers=workers, description=None
         ):
             advance(costs[number])
             yield number, parts
@@ -106,7 +106,7 @@ class GradientMatching:
     def workers(self, blocks: Sequence[Block]) -> int:
         """Processes of this machine, one a core, whose blocks fit the memory together."""
         largest = self.bytes_per_group * max((block.size for block in blocks), default=1)
-        return max(1, min(engine.cores(), int(self.settings.memory * 2**30 / largest)))
+        return max(1, min(engine.count_cores(), int(self.settings.memory * 2**30 / largest)))
 
     def synsets(
         self, partition: Partition, upper: Partition | None, block: Block, advance: Advance = lambda amount: None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ddm.compute import engine
-from ddm.compute.backends import Place
+from ddm.compute.backends import Backend
 from ddm.compute.progress import Advance
 from ddm.curvature.clipping import clipped_gradient
 from ddm.curvature.gradients import loss_gradient
@@ -50,10 +50,10 @@ def group_pulls(
     pulls = torch.zeros(len(groups), target.flat.size).to(target.theta)
     where = engine_for(where, target, len(checkpoints) * sum(len(group.rows) for group in groups))
     tasks = _Tasks(samples, groups, max(1, min(_GROUPS, _FLOATS // target.flat.size)))
-    local = target.for_workers(checkpoints, Place.of(where))
+    local = target.for_workers(checkpoints, Backend.parse(where))
     numbers = checkpoints if local is target else range(len(checkpoints))
     work = _Pull(local, numbers, weights.tolist(), limits)
-    for start, found in engine.each(work, tasks, engine=where, what=None):
+    for start, found in engine.run_tasks(work, tasks, engine=where, description=None):
         pulls[start : start + len(found)] = found.to(pulls)
         advance(len(checkpoints) * sum(len(group.rows) for group in groups[start : start + len(found)]))
     return pulls
