@@ -614,7 +614,7 @@ def test_help_does_not_wait_for_heavy_libraries(words):
     """Each of these takes longer to import than the rest of the command line together."""
     heavy = ("torch", "numpy", "pandas", "sklearn", "scipy", "matplotlib")
     code = (
-        f"import sys, ddm.cli; sys.argv = ['ddm', *{words}]"
+        f"import sys, ddm.cli.main; sys.argv = ['ddm', *{words}]"
         "\ntry: ddm.cli.main.main()"
         f"\nfinally: print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"
     )

@@ -14,7 +14,7 @@ from explorer_visitor import Visitor
 
 from ddm.compute.files import read_json, write_json
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 
 SMALL = "--limit 200 --option width=4 --option depth=1 --epochs 2 --clusters 2 --setting bank=20"

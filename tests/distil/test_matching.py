@@ -22,7 +22,7 @@ from ddm.distil.gradient.distances import DISTANCES
 from ddm.distil.gradient.match import Distilled, synset_gradients
 from ddm.distil.gradient.matching import GradientMatching
 from ddm.distil.gradient.start import start
-from ddm.distil.response.pull import _Pull, _Some
+from ddm.distil.response.pull import _Pull, _Task
 from ddm.errors import InputError
 from ddm.groups.partition import Partition, classwise, sequential
 
@@ -162,7 +162,7 @@ def elsewhere(target):
 
 
 def test_pulls_use_nothing_that_the_target_left_on_another_device(target, elsewhere, digits):
-    some = _Some(3, ((digits.train[:8], 0.5), (digits.train[8:20], 0.25)))
+    some = _Task(3, ((digits.train[:8], 0.5), (digits.train[8:20], 0.25)))
     (_, here), (first, there) = (_Pull(one, [0, 2], [0.5, 0.5])(some) for one in (target, elsewhere))
     assert first == 3
     assert here.abs().max() > 0

@@ -161,8 +161,8 @@ def test_the_encoding_is_checked_on_inputs_that_it_was_not_fitted_to(target, dig
         return batch(samples, rows)
 
     monkeypatch.setattr(Samples, "batch", watched)
-    rows = sum(len(part) for part in encoder.metric.made())
-    assert rows == len(seen) == encoder.metric.count
+    rows = sum(len(part) for part in encoder.metric.batches())
+    assert rows == len(seen) == len(encoder.metric)
     fitted, checked = set(seen[: encoder.references]), set(seen[encoder.references :])
     assert checked
     assert fitted
