@@ -39,7 +39,7 @@ def distilled(target, digits, partition, **changes):
 
 
 def test_a_group_gradient_is_the_gradient_of_its_mean_loss(target, digits, partition):
-    rows = partition.members(3)
+    rows = partition.rows(3)
     found = group_gradients(target, digits.train, [rows], [1])[0, 0]
     network = target.flat.module(*target.at(1))
     x, y = digits.train.batch(rows)
@@ -144,10 +144,10 @@ def test_the_blocks_of_all_processes_together_fit_the_memory(
     monkeypatch.setattr(joblib, "cpu_count", lambda: cores)
     monkeypatch.setattr(engine, "run_tasks", run_tasks)
     work = GradientMatching(target, digits.train, Settings(matching="reverse", steps=1))
-    blocks = plan(partition, work.bytes_per_group, 1.0, work.most)
+    blocks = plan(partition, work.bytes_per_group, 1.0, work.max_block_groups)
     largest = max(block.size for block in blocks)
     work.settings = replace(work.settings, memory=(fitting + 0.5) * largest * work.bytes_per_group / 2**30)
-    made = dict(work.all(partition, partition.by_class(), list(enumerate(blocks)), lambda amount: None))
+    made = dict(work.distil_blocks(partition, partition.by_class(), list(enumerate(blocks)), lambda amount: None))
     assert asked == [processes]
     assert set(made) == set(range(len(blocks)))
 
@@ -174,8 +174,8 @@ def test_a_block_uses_nothing_that_the_target_left_on_another_device(target, els
     for one in (target, elsewhere):
         work = GradientMatching(target, digits.train, Settings(matching="reverse", steps=2))
         work.target = one
-        blocks = list(enumerate(plan(partition, work.bytes_per_group, 1.0, work.most)))[:1]
-        made.append(next(iter(work.all(partition, partition.by_class(), blocks, lambda amount: None)))[1])
+        blocks = list(enumerate(plan(partition, work.bytes_per_group, 1.0, work.max_block_groups)))[:1]
+        made.append(next(iter(work.distil_blocks(partition, partition.by_class(), blocks, lambda amount: None)))[1])
     for (_, here), (_, there) in zip(*made, strict=True):
         assert torch.equal(here.images, there.images)
         assert torch.equal(here.lengths, there.lengths)
@@ -244,7 +244,7 @@ def test_a_synset_points_away_from_its_group_when_reversed_and_towards_it_when_f
     synset, _ = distilled(target, digits, partition, matching=matching, distance=distance, steps=40, lr=0.02)
     gradients = synset_gradients(target, target.theta, target.fixed, synset.images, synset.targets, hard=False).detach()
     wanted = group_gradients(
-        target, digits.train, [partition.members(k) for k in range(len(partition))], range(len(target.trajectory))
+        target, digits.train, [partition.rows(k) for k in range(len(partition))], range(len(target.trajectory))
     ).mean(1)
     agreement = F.cosine_similarity(gradients, wanted, dim=1).mean()
     assert agreement < -0.2 if matching == "reverse" else agreement > 0.2
