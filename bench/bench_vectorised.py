@@ -8,7 +8,7 @@ import torch
 from torch.func import vmap
 
 import ddm
-from ddm.distil.gradient.match import synset_gradients
+from ddm.distil.synset_gradients import synset_gradients
 
 CASES = {
     "convnet 8×8, 19 k": ("convnet", (1, 8, 8), {}),

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 import ddm
 from ddm.distil.gradient import calibration
-from ddm.distil.gradient.calibration import calibrated, curvature
+from ddm.distil.gradient.calibration import calibrate_step_sizes, curvature_along_each
 
 N, D, K = 4000, 6, 20
 TOLERANCE = 0.05
@@ -102,7 +102,7 @@ def test_the_curvature_of_squared_loss_is_that_of_the_inputs():
     gram = samples.batch()[0].double()
     gram = gram.T @ gram / len(samples)
     true = torch.einsum("bcd,de,bce->b", units.view(5, 2, D), gram, units.view(5, 2, D))
-    torch.testing.assert_close(curvature(target, samples, units), true, rtol=1e-6, atol=0)
+    torch.testing.assert_close(curvature_along_each(target, samples, units), true, rtol=1e-6, atol=0)
 
 
 def test_a_calibrated_step_is_the_best_one_along_its_direction():
@@ -112,7 +112,7 @@ def test_a_calibrated_step_is_the_best_one_along_its_direction():
     recorder.snapshot()
     target = recorder.target(loss=squared)
     directions, pulls = torch.randn(2, 4, 2 * D, generator=generator, dtype=torch.float64)
-    found = calibrated(target, samples, directions, pulls, 0.1)
+    found = calibrate_step_sizes(target, samples, directions, pulls, 0.1)
     x = samples.batch()[0].double()
     for length, direction, pull in zip(found, directions, pulls, strict=True):
 

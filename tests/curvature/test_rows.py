@@ -8,7 +8,7 @@ from torch.nn import functional as F
 import ddm
 from ddm.curvature.directional import logits_along
 from ddm.curvature.gradients import jacobian, output_gradients
-from ddm.curvature.rows import _cycle, loss_vectors
+from ddm.curvature.rows import draw_in_rounds, loss_vectors
 from ddm.curvature.sampled import SampledCurvature, rows_for
 
 
@@ -118,7 +118,7 @@ def test_loss_vectors_have_the_hessian_of_the_loss_as_their_covariance():
 
 
 def test_more_rows_than_samples_use_each_sample_before_any_again(digits):
-    drawn = _cycle(7, 20, torch.Generator().manual_seed(0)).numpy()
+    drawn = draw_in_rounds(7, 20, torch.Generator().manual_seed(0)).numpy()
     counts = np.bincount(drawn, minlength=7)
     assert counts.sum() == 20
     assert set(counts) == {2, 3}

@@ -14,15 +14,15 @@ import ddm
 import ddm.groups.partition
 from ddm.compute import engine
 from ddm.curvature.gradients import group_gradients, loss_gradient
-from ddm.distil import MATCHINGS, Settings, distil, paper
-from ddm.distil.blocks import plan
-from ddm.distil.checkpoints import draw, real_checkpoints
-from ddm.distil.gradient import match as gradient
+from ddm.distil import Settings, distil, paper
+from ddm.distil.blocks import plan_blocks
+from ddm.distil.checkpoints import draw_pairs, real_checkpoints
+from ddm.distil.gradient.algorithm import SyntheticSamples, match_gradients
 from ddm.distil.gradient.distances import DISTANCES
-from ddm.distil.gradient.match import Distilled, synset_gradients
 from ddm.distil.gradient.matching import GradientMatching
-from ddm.distil.gradient.start import start
+from ddm.distil.gradient.start import initial_samples
 from ddm.distil.response.pull import _Pull, _Task
+from ddm.distil.synset_gradients import synset_gradients
 from ddm.errors import InputError
 from ddm.groups.partition import Partition, classwise, sequential
 
@@ -90,7 +90,7 @@ def test_synset_gradients_are_the_same_in_a_loop_and_vectorised(target, digits, 
 
 def test_matching_is_the_same_in_a_loop_and_vectorised(target, digits, partition, monkeypatch):
     one, _ = distilled(target, digits, partition, augment="shift")
-    monkeypatch.setattr(gradient, "_FEW_PARAMETERS", 0)
+    monkeypatch.setattr("ddm.distil.synset_gradients._FEW_PARAMETERS", 0)
     other, _ = distilled(target, digits, partition, augment="shift")
     torch.testing.assert_close(one.images, other.images, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(one.targets, other.targets, rtol=1e-3, atol=1e-3)
@@ -144,7 +144,7 @@ def test_the_blocks_of_all_processes_together_fit_the_memory(
     monkeypatch.setattr(joblib, "cpu_count", lambda: cores)
     monkeypatch.setattr(engine, "run_tasks", run_tasks)
     work = GradientMatching(target, digits.train, Settings(matching="reverse", steps=1))
-    blocks = plan(partition, work.bytes_per_group, 1.0, work.max_block_groups)
+    blocks = plan_blocks(partition, work.bytes_per_group, 1.0, work.max_block_groups)
     largest = max(block.size for block in blocks)
     work.settings = replace(work.settings, memory=(fitting + 0.5) * largest * work.bytes_per_group / 2**30)
     made = dict(work.distil_blocks(partition, partition.by_class(), list(enumerate(blocks)), lambda amount: None))
@@ -174,7 +174,7 @@ def test_a_block_uses_nothing_that_the_target_left_on_another_device(target, els
     for one in (target, elsewhere):
         work = GradientMatching(target, digits.train, Settings(matching="reverse", steps=2))
         work.target = one
-        blocks = list(enumerate(plan(partition, work.bytes_per_group, 1.0, work.max_block_groups)))[:1]
+        blocks = list(enumerate(plan_blocks(partition, work.bytes_per_group, 1.0, work.max_block_groups)))[:1]
         made.append(next(iter(work.distil_blocks(partition, partition.by_class(), blocks, lambda amount: None)))[1])
     for (_, here), (_, there) in zip(*made, strict=True):
         assert torch.equal(here.images, there.images)
@@ -193,7 +193,7 @@ def test_blocks_hold_every_group_and_class_once_and_fit_the_memory(case):
     partition = Partition(
         np.arange(count), tuple(map(str, range(count))), parents if nested else None, tuple(map(str, range(len(sizes))))
     )
-    blocks = plan(partition, 2**20, room / 1024)
+    blocks = plan_blocks(partition, 2**20, room / 1024)
     assert sorted(group for block in blocks for group in block.clusters) == list(range(count))
     assert sorted(level for block in blocks for level in block.classes) == (list(range(len(sizes))) if nested else [])
     for block in blocks:
@@ -264,17 +264,19 @@ def test_soft_targets_sum_to_one_and_hard_ones_stay_one_hot(target, digits, part
 @pytest.mark.parametrize("labels", ["soft", "hard"])
 def test_a_group_whose_gradient_is_nan_stops_and_leaves_the_others_intact(target, digits, labels):
     settings = Settings(matching="reverse", steps=4, labels=labels)
-    pairs = draw(settings, len(target.trajectory) - 1)
+    pairs = draw_pairs(settings, len(target.trajectory) - 1)
     names = ["a", "b", "c"]
     members = [np.arange(5), np.arange(5, 10), np.arange(10, 15)]
-    starts = [start(target, digits.train, rows, name, settings) for rows, name in zip(members, names, strict=True)]
-    initial = Distilled(torch.stack([x for x, _ in starts]), torch.stack([q for _, q in starts]))
+    starts = [
+        initial_samples(target, digits.train, rows, name, settings) for rows, name in zip(members, names, strict=True)
+    ]
+    initial = SyntheticSamples(torch.stack([x for x, _ in starts]), torch.stack([q for _, q in starts]))
     wanted = dict(enumerate(group_gradients(target, digits.train, members, range(len(target.trajectory))).unbind(1)))
-    clean = MATCHINGS["reverse"](target, wanted, pairs, initial, names, settings)
+    clean = match_gradients(target, wanted, pairs, initial, names, settings)
     poisoned = {t: gradients.clone() for t, gradients in wanted.items()}
     poisoned[pairs[2][0]][1] = torch.nan
     first = min(step for step, pair in enumerate(pairs) if pair[0] == pairs[2][0])
-    found = MATCHINGS["reverse"](target, poisoned, pairs, initial, names, settings)
+    found = match_gradients(target, poisoned, pairs, initial, names, settings)
     assert list(found.stopped) == [1]
     assert f"group b stopped at step {first + 1} of 4" in found.stopped[1]
     assert torch.isfinite(found.images).all()
@@ -298,13 +300,13 @@ def test_exploding_images_stop_with_advice_and_a_stopped_group_cannot_be_removed
 
 @given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 3))
 def test_pairs_lie_on_the_trajectory_and_keep_their_distance(tau, offset, seed):
-    for t, later in draw(Settings(matching="reverse", offset=offset, seed=seed, steps=30), tau):
+    for t, later in draw_pairs(Settings(matching="reverse", offset=offset, seed=seed, steps=30), tau):
         assert 0 <= t <= later <= tau
         assert later - t == min(offset, max(1, tau // 2))
-    for t, mirrored in draw(Settings(matching="reverse", pairing="mirror", seed=seed, steps=30), tau):
+    for t, mirrored in draw_pairs(Settings(matching="reverse", pairing="mirror", seed=seed, steps=30), tau):
         assert 0 <= t <= tau
         assert t + mirrored == tau
-    for t, same in draw(Settings(matching="forward", seed=seed, steps=30), tau):
+    for t, same in draw_pairs(Settings(matching="forward", seed=seed, steps=30), tau):
         assert 0 <= t == same <= tau
 
 
@@ -314,7 +316,7 @@ def test_real_gradients_are_taken_along_the_whole_trajectory_and_nowhere_else(ta
     taken = real_checkpoints(settings, tau)
     assert len(set(taken)) == len(taken) == min(count, tau + 1)
     assert (taken[0], taken[-1]) == (0, tau)
-    assert {t for t, _ in draw(settings, tau)} <= set(taken)
+    assert {t for t, _ in draw_pairs(settings, tau)} <= set(taken)
 
 
 def test_parts_of_another_matching_are_refused(target, digits, partition, tmp_path):

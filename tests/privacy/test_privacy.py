@@ -21,7 +21,7 @@ from ddm.bench.small import SIZES, SmallGroups, guess_pulls, small_partition
 from ddm.curvature import clipping
 from ddm.curvature.gradients import group_gradients, loss_gradient
 from ddm.distil import Settings, distil, private
-from ddm.distil.gradient.start import drawn
+from ddm.distil.gradient.start import draw_members
 from ddm.distil.response.pull import GroupSamples, group_pulls
 from ddm.privacy import distances, membership
 from ddm.privacy.reconstruction import invert_gradients, total_variation
@@ -156,7 +156,9 @@ def test_synsets_that_start_from_training_images_lead_back_to_them(target, digit
     partition = ddm.groups.partition.classwise(digits.train)
     settings = Settings(matching="reverse", steps=0)
     synset, _ = distil(target, digits.train, partition, settings)
-    starts = np.concatenate([drawn(partition.rows(k), name, settings)[0] for k, name in enumerate(partition.names)])
+    starts = np.concatenate(
+        [draw_members(partition.rows(k), name, settings)[0] for k, name in enumerate(partition.names)]
+    )
     found = distances.find_nearest(synset.images[:, 0], digits.train.batch()[0], distances.rms_distance)
     assert found.row.tolist() == starts.tolist()
 

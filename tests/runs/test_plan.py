@@ -11,9 +11,10 @@ import pytest
 import torch
 from refusals import assert_refused
 
+from ddm.compute import stopwatch
 from ddm.compute.backends import Backend
 from ddm.distil import Settings
-from ddm.runs import plan as module
+from ddm.distil import estimate as estimates
 from ddm.runs.config import Config
 from ddm.runs.plan import estimate
 from ddm.runs.run import fit
@@ -34,11 +35,11 @@ REVERSE = Settings(matching="reverse", steps=3)
 def even_clock(monkeypatch):
     """Every trial takes one second, so that estimates depend on the amount of work and not on the machine's load."""
 
-    def timed(work):
+    def one_second(work):
         work()
         return 1.0
 
-    monkeypatch.setattr(module, "_timed", timed)
+    monkeypatch.setattr(stopwatch, "time_once", one_second)
 
 
 @pytest.mark.parametrize("settings", [SMALL.settings, REVERSE], ids=["response", "reverse"])
@@ -82,11 +83,11 @@ def test_the_memory_is_right_to_a_factor_of_two(tmp_path):
     assert found / 2 <= wanted <= 2 * found
 
 
-def test_pieces_are_timed_on_one_thread(monkeypatch):
+def test_tasks_are_timed_on_one_thread(monkeypatch):
     threads = []
-    gradient = module.loss_gradient
+    gradient = estimates.loss_gradient
     monkeypatch.setattr(
-        module, "loss_gradient", lambda *given: threads.append(torch.get_num_threads()) or gradient(*given)
+        estimates, "loss_gradient", lambda *given: threads.append(torch.get_num_threads()) or gradient(*given)
     )
     torch.set_num_threads(2)
     try:

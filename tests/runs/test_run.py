@@ -15,7 +15,8 @@ import ddm.groups.partition
 import ddm.training.loop
 from ddm import DistilledDatamodel, InputError, Recipe, Settings
 from ddm.compute.files import read_json, write_json
-from ddm.distil import MATCHINGS, distil
+from ddm.distil import distil
+from ddm.distil.gradient import matching as gradient_matching
 from ddm.runs import inputs, manifest, run, store
 from ddm.runs.config import Config, read_config
 from ddm.runs.run import fit, open_run
@@ -141,10 +142,7 @@ def interrupting(original, survived):
 
 
 def killed(config, out, patch, owner, name, survived):
-    if isinstance(owner, dict):
-        patch.setitem(owner, name, interrupting(owner[name], survived))
-    else:
-        patch.setattr(owner, name, interrupting(getattr(owner, name), survived))
+    patch.setattr(owner, name, interrupting(getattr(owner, name), survived))
     with pytest.raises(Killed):
         fit(config, out)
 
@@ -157,9 +155,9 @@ def killed(config, out, patch, owner, name, survived):
         (ddm.training.loop.augmentation, "augment", 5),
         (run, "make_partition", 0),
         (run, "distil", 0),
-        (MATCHINGS, "reverse", 0),
-        (MATCHINGS, "reverse", 1),
-        (MATCHINGS, "reverse", 4),
+        (gradient_matching, "match_gradients", 0),
+        (gradient_matching, "match_gradients", 1),
+        (gradient_matching, "match_gradients", 4),
         (run, "summarise", 0),
         (store, "save", 0),
         (manifest, "describe", 0),
@@ -200,7 +198,7 @@ def test_a_fit_killed_in_its_first_write_goes_on_in_its_folder(config, finished,
 def test_a_run_killed_again_and_again_still_gets_there(config, finished, tmp_path, monkeypatch):
     for owner, name, survived in (
         (ddm.training.loop.augmentation, "augment", 4),
-        (MATCHINGS, "reverse", 2),
+        (gradient_matching, "match_gradients", 2),
         (run, "summarise", 0),
     ):
         with monkeypatch.context() as patch:
@@ -211,13 +209,13 @@ def test_a_run_killed_again_and_again_still_gets_there(config, finished, tmp_pat
 
 def test_finished_blocks_and_epochs_are_not_made_again(config, tmp_path, monkeypatch):
     matched = []
-    matching = MATCHINGS["reverse"]
-    monkeypatch.setitem(MATCHINGS, "reverse", lambda *args: matched.append(args[4]) or matching(*args))
+    match = gradient_matching.match_gradients
+    monkeypatch.setattr(gradient_matching, "match_gradients", lambda *args: matched.append(args[4]) or match(*args))
     fit(config, tmp_path / "whole")
     whole, matched[:] = list(matched), []
     assert len(whole) >= 4
     with monkeypatch.context() as patch:
-        killed(config, tmp_path / "out", patch, MATCHINGS, "reverse", 3)
+        killed(config, tmp_path / "out", patch, gradient_matching, "match_gradients", 3)
     assert len(matched) == 3
     with monkeypatch.context() as patch:
         patch.setattr(ddm.training.loop.augmentation, "augment", interrupting(None, 0))
@@ -474,7 +472,7 @@ def test_a_killed_run_whose_file_of_groups_has_changed_since_is_refused(config, 
         groups.write_text("".join(f"{label}\n" for label in arrays["labels"]))
     mine = replace(config, groups=str(groups), groups_hash=inputs.hash_file(groups))
     with monkeypatch.context() as patch:
-        killed(mine, tmp_path / "out", patch, MATCHINGS, "reverse", 2)
+        killed(mine, tmp_path / "out", patch, gradient_matching, "match_gradients", 2)
     groups.write_text(groups.read_text().replace("2", "1"))
     with refused("groups.txt"):
         fit(mine, tmp_path / "out")

@@ -21,7 +21,7 @@ from ddm.bench.problem import Problem
 from ddm.bench.small import SIZES, SmallGroups, guess_pulls
 from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.distil import Settings
-from ddm.distil.gradient.start import drawn
+from ddm.distil.gradient.start import draw_members
 from ddm.distil.synset import Synset
 from ddm.networks import penultimate
 from ddm.plots.images import pixels
@@ -198,7 +198,7 @@ class Attack:
     def starting_rows(self, name: str) -> np.ndarray:
         """The row of the training image that each synthetic image started from."""
         partition, settings = self.problem.partition, self.distilled[name].settings
-        starts = [drawn(partition.rows(k), group, settings)[0] for k, group in enumerate(partition.names)]
+        starts = [draw_members(partition.rows(k), group, settings)[0] for k, group in enumerate(partition.names)]
         return np.concatenate(starts)
 
     # --- membership ---

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ddm.counterfactual.displaced import Models
 from ddm.curvature.gradients import jacobian, together
-from ddm.distil.gradient.match import synset_gradients
 from ddm.distil.synset import Synset
+from ddm.distil.synset_gradients import synset_gradients
 from ddm.errors import InputError
 from ddm.training.target import Target
 

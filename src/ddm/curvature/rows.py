@@ -75,7 +75,7 @@ class CurvatureRows:
         generator = torch.Generator().manual_seed(self.seed)
         batch_size = max(1, min(_BATCH, MAX_FLOATS // self.target.flat.size))
         for t, weight in zip(self.checkpoints, self.weights, strict=True):
-            chosen = _cycle(len(self.samples), self.per_checkpoint, generator)
+            chosen = draw_in_rounds(len(self.samples), self.per_checkpoint, generator)
             if self.held_out and len(self.samples) < self.per_checkpoint:
                 chosen = _split(chosen[: len(self.samples)], self.per_checkpoint - self.held_out, self.held_out)
             theta, fixed = self.target.at(t)
@@ -114,7 +114,7 @@ def _hessians(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
     return torch.stack(columns, 1)
 
 
-def _cycle(count: int, wanted: int, generator: torch.Generator) -> Tensor:
+def draw_in_rounds(count: int, wanted: int, generator: torch.Generator) -> Tensor:
     """``wanted`` random positions below ``count``; every position is used before any is used again."""
     rounds = -(-wanted // count)
     return torch.cat([torch.randperm(count, generator=generator) for _ in range(rounds)])[:wanted]

@@ -1,7 +1,7 @@
-"""Distilling the influence of every group into its synset, the clusters' and the classes' in one go."""
+"""Distils the influence of every group into its synset, for the clusters and for the classes."""
 
-from ddm.distil.driver import distil
-from ddm.distil.gradient.matching import MATCHINGS
+from ddm.distil.driver import MATCHINGS, distil, estimate_matching
+from ddm.distil.estimate import MatchingEstimate
 from ddm.distil.settings import Settings, changed, paper, private
 
-__all__ = ["MATCHINGS", "Settings", "changed", "distil", "paper", "private"]
+__all__ = ["MATCHINGS", "MatchingEstimate", "Settings", "changed", "distil", "estimate_matching", "paper", "private"]

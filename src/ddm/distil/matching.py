@@ -1,4 +1,4 @@
-"""What every matching offers: it distils blocks of groups, and says what a block costs.
+"""What every matching offers: it distils blocks of groups, and says beforehand what that costs.
 
 A new matching is one class with this protocol and one entry in ``ddm.distil.driver.MATCHINGS``.
 """
@@ -11,6 +11,7 @@ from typing import Protocol
 from ddm.compute.engine import Engine, in_task
 from ddm.compute.progress import Advance
 from ddm.distil.blocks import Block
+from ddm.distil.estimate import MatchingEstimate
 from ddm.distil.synset import Synset
 from ddm.groups.partition import Partition
 from ddm.training.target import Target
@@ -18,8 +19,8 @@ from ddm.training.target import Target
 _SMALL_WORK = 2**31
 """Backward passes × parameters below which starting worker processes takes longer than the work."""
 
-Part = tuple[str, Synset]
-"""The level, cluster or class, and the synset distilled for it."""
+LevelSynset = tuple[str, Synset]
+"""The level, ``cluster`` or ``class``, and the synset of its groups."""
 
 
 class Matching(Protocol):
@@ -39,12 +40,17 @@ class Matching(Protocol):
     def cost(self, partition: Partition, upper: Partition | None, block: Block) -> float:
         """Work of a block, in backward passes of samples."""
 
-    def resume(self, parts: Sequence[Part]) -> None:
-        """Take over what blocks that were distilled earlier have decided."""
+    def estimate(
+        self, partition: Partition, upper: Partition | None, blocks: Sequence[Block], engine: Engine
+    ) -> MatchingEstimate:
+        """What distilling these blocks takes, from short trials."""
+
+    def resume(self, parts: Sequence[LevelSynset]) -> None:
+        """Take over what the blocks of an earlier run decided for all blocks."""
 
     def distil_blocks(
         self, partition: Partition, upper: Partition | None, blocks: Sequence[tuple[int, Block]], advance: Advance
-    ) -> Iterator[tuple[int, list[Part]]]:
+    ) -> Iterator[tuple[int, list[LevelSynset]]]:
         """The number of each block with the synsets of its clusters and then of its classes, as they are finished."""
 
 

@@ -12,7 +12,6 @@ from ddm.training import augmentation
 from ddm.training.recipe import Recipe
 
 _CHOICES = {
-    "matching": ("response", "reverse", "forward"),
     "pairing": ("offset", "mirror"),
     "distance": tuple(DISTANCES),
     "init": ("auto", "real", "noise"),
@@ -81,8 +80,10 @@ class Settings:
     clip: float | None = None
 
     def __post_init__(self) -> None:
+        from ddm.distil.driver import MATCHINGS  # every matching imports this file
+
         check_fields(self)
-        for name, known in _CHOICES.items():
+        for name, known in {"matching": tuple(MATCHINGS), **_CHOICES}.items():
             if getattr(self, name) not in known:
                 raise InputError(f"there is no {name} '{getattr(self, name)}': use one of {', '.join(known)}.")
         augmentation.check(self.augment)

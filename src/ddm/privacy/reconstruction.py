@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ddm.distil.gradient.match import synset_gradients
+from ddm.distil.synset_gradients import synset_gradients
 from ddm.training.target import Target
 
 _LEARNING_RATE, _VARIATION_WEIGHT = 0.1, 1e-2

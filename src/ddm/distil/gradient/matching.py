@@ -1,11 +1,13 @@
-"""Reverse and forward matching of a block of groups: gradients once, matching, then calibrated lengths."""
+"""Reverse and forward matching of blocks of groups.
+
+For each block: the real gradients of its groups, Algorithm 1 (``ddm.distil.gradient.algorithm``), then the step sizes.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -21,201 +23,215 @@ from ddm.curvature.damping import mean_damping
 from ddm.curvature.gradients import group_gradients
 from ddm.data.samples import Samples
 from ddm.distil.blocks import Block, class_members
-from ddm.distil.checkpoints import Pair, draw, real_checkpoints
-from ddm.distil.gradient import match as gradient
-from ddm.distil.gradient.calibration import CHECKPOINTS, calibrated, looks
-from ddm.distil.gradient.match import Distilled, synset_gradients
-from ddm.distil.gradient.start import start
-from ddm.distil.matching import Part, engine_for
+from ddm.distil.checkpoints import draw_pairs, real_checkpoints
+from ddm.distil.estimate import MatchingEstimate
+from ddm.distil.gradient.algorithm import SyntheticSamples, match_gradients
+from ddm.distil.gradient.calibration import calibrate_step_sizes, calibration_passes
+from ddm.distil.gradient.estimate import estimate_gradient
+from ddm.distil.gradient.start import initial_samples
+from ddm.distil.matching import LevelSynset, engine_for
 from ddm.distil.settings import Settings
 from ddm.distil.synset import Synset
+from ddm.distil.synset_gradients import synset_gradients
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
 from ddm.training import augmentation
 from ddm.training.target import Target
 
-MatchFunction = Callable[
-    [Target, Mapping[int, Tensor], Sequence[Pair], Distilled, Sequence[str], Settings, Advance],
-    Distilled,
-]
-"""Real gradients by checkpoint, pairs to compare and a starting point → what was distilled."""
-
-MATCHINGS: dict[str, MatchFunction] = {
-    "reverse": partial(gradient.match, sign=-1.0),
-    "forward": partial(gradient.match, sign=1.0),
-}
-
 _COPIES = 8
-"""Vectors (P,) that matching and calibration hold for a group, beside its gradients."""
+"""Vectors (P,) that matching and calibration hold for each group, beside its gradients."""
 
-_MOST = 12
-"""Groups of a block, which is a piece of work by itself: a class of ten clusters fits."""
+_MAX_BLOCK_GROUPS = 12
+"""Maximum groups of a block, which is one task: a class of ten clusters fits."""
 
-SYNTHETIC, _FORWARD = 4.0, 0.3
-"""Work of matching one synthetic sample once, and of one forward pass, in passes forward and back of a real sample."""
+_FORWARD = 0.3
+"""Work of a forward pass of a sample, in backward passes."""
 
 
 class GradientMatching:
-    """Reverse or forward matching of blocks of groups."""
+    """Reverse or forward matching of blocks of groups.
+
+    synthetic_cost: work of a distillation step for one synthetic sample, in backward passes of a real sample
+    """
 
     shared_cost = 0.0
-    max_block_groups: int | None = _MOST
+    synthetic_cost = 4.0
+    max_block_groups: int | None = _MAX_BLOCK_GROUPS
 
     def __init__(self, target: Target, samples: Samples, settings: Settings, engine: Engine = None) -> None:
         self.target, self.samples, self.settings, self.engine = target, samples, settings, engine
         _check(target, samples, settings)
         tau = len(target.trajectory) - 1
-        self.pairs = draw(settings, tau)
+        self.pairs = draw_pairs(settings, tau)
         self.checkpoints = real_checkpoints(settings, tau)
         vectors = len(self.checkpoints) + _COPIES
         self.bytes_per_group = vectors * target.flat.size * target.theta.element_size()
         self.damping = mean_damping(target, samples) if settings.step_size is None else 0.0
 
     def cost(self, partition: Partition, upper: Partition | None, block: Block) -> float:
-        """Work of a block, in samples passed forward and back."""
-        groups = block.size
+        """Work of a block, in backward passes of samples."""
         real = partition.sizes[block.clusters].sum()
         if upper is not None and not block.clusters:
             real = upper.sizes[block.classes].sum()
-        synthetic = SYNTHETIC * self.synthetic(block)
-        forward = looks(self.target) * CHECKPOINTS * groups if self.settings.step_size is None else 0
+        synthetic = self.synthetic_cost * self.synthetic_passes(block)
+        forward = block.size * calibration_passes(self.target) if self.settings.step_size is None else 0
         return float(real * len(self.checkpoints) + synthetic + _FORWARD * forward)
 
-    def synthetic(self, block: Block) -> int:
-        """Synthetic samples that are matched for a block, each as often as it is."""
+    def synthetic_passes(self, block: Block) -> int:
+        """Synthetic samples of a block, once for each distillation step."""
         return self.settings.steps * self.settings.ipc * block.size
 
-    def resume(self, parts: Sequence[Part]) -> None:
-        """Nothing of the blocks that are done is needed for the others."""
+    def estimate(
+        self, partition: Partition, upper: Partition | None, blocks: Sequence[Block], engine: Engine
+    ) -> MatchingEstimate:
+        """What matching these blocks takes, from short trials."""
+        return estimate_gradient(self, partition, upper, blocks, engine)
+
+    def resume(self, parts: Sequence[LevelSynset]) -> None:
+        """Nothing to do: blocks do not depend on each other."""
 
     def distil_blocks(
         self, partition: Partition, upper: Partition | None, blocks: Sequence[tuple[int, Block]], advance: Advance
-    ) -> Iterator[tuple[int, list[Part]]]:
-        """The synsets of numbered blocks, wherever the engine has them made."""
+    ) -> Iterator[tuple[int, list[LevelSynset]]]:
+        """The synsets of numbered blocks, each block a task of the engine."""
         costs = {number: self.cost(partition, upper, block) for number, block in blocks}
         where = engine_for(self.engine, self.target, sum(costs.values()))
         work = copy.copy(self)
         work.target = self.target.for_workers(range(len(self.target.trajectory)), Backend.parse(where))
         workers = self.workers([block for _, block in blocks])
-        for number, parts in engine.run_tasks(
-            _Blocks(work, partition, upper), blocks, engine=where, workers=workers, description=None
-        ):
+        task = _DistilBlock(work, partition, upper)
+        for number, parts in engine.run_tasks(task, blocks, engine=where, workers=workers, description=None):
             advance(costs[number])
             yield number, parts
 
     def workers(self, blocks: Sequence[Block]) -> int:
-        """Processes of this machine, one a core, whose blocks fit the memory together."""
+        """Worker processes on this machine: at most one per core, and as many as fit the memory with their blocks."""
         largest = self.bytes_per_group * max((block.size for block in blocks), default=1)
         return max(1, min(engine.count_cores(), int(self.settings.memory * 2**30 / largest)))
 
     def synsets(
         self, partition: Partition, upper: Partition | None, block: Block, advance: Advance = lambda amount: None
-    ) -> Iterator[Part]:
+    ) -> Iterator[LevelSynset]:
         """The synsets of a block's clusters, then of its classes."""
-        gradients = self.gradients(partition, block.clusters, advance)
+        gradients = self._gradients(partition, block.clusters, advance)
         if block.clusters:
-            yield "cluster", self.synset(partition, block.clusters, gradients, advance)
+            yield "cluster", self._synset(partition, block.clusters, gradients, advance)
         if block.classes and upper is not None:
             if block.clusters:
                 gradients = _class_gradients(partition, block, gradients)
             else:
-                gradients = self.gradients(upper, block.classes, advance)
-            yield "class", self.synset(upper, block.classes, gradients, advance)
+                gradients = self._gradients(upper, block.classes, advance)
+            yield "class", self._synset(upper, block.classes, gradients, advance)
 
-    def gradients(self, partition: Partition, groups: list[int], advance: Advance) -> Tensor:
-        """∇L(θ_t; D_κ) ``(B, T, P)`` of some groups at every checkpoint that is compared."""
+    def _gradients(self, partition: Partition, groups: list[int], advance: Advance) -> Tensor:
+        """∇L(θ_t; D_κ) ``(B, T, P)`` of some groups at the checkpoints."""
         members = [partition.rows(group) for group in groups]
         if self.settings.clip is None:
             return group_gradients(self.target, self.samples, members, self.checkpoints, advance)
         clip, seed = self.settings.clip, self.settings.seed
         return clipped_gradients(self.target, self.samples, members, self.checkpoints, clip, seed, advance)
 
-    def synset(self, partition: Partition, groups: list[int], gradients: Tensor, advance: Advance) -> Synset:
+    def _synset(self, partition: Partition, groups: list[int], gradients: Tensor, advance: Advance) -> Synset:
         """The synset of some groups of a partition, from their gradients ``(B, T, P)``."""
         names = [partition.names[group] for group in groups]
-        members = [partition.rows(group) for group in groups]
-        starts = [start(self.target, self.samples, *pair, self.settings) for pair in zip(members, names, strict=True)]
-        initial = Distilled(torch.stack([x for x, _ in starts]), torch.stack([q for _, q in starts]))
-        wanted = {t: gradients[:, column] for column, t in enumerate(self.checkpoints)}
-        matching = MATCHINGS[self.settings.matching]
-        found = matching(
-            self.target, wanted, self.pairs, initial, names, self.settings, lambda amount: advance(SYNTHETIC * amount)
+        samples = match_gradients(
+            self.target,
+            {t: gradients[:, column] for column, t in enumerate(self.checkpoints)},
+            self.pairs,
+            self._initial(partition, groups),
+            names,
+            self.settings,
+            lambda amount: advance(self.synthetic_cost * amount),
         )
         weights = torch.as_tensor(odds(partition)[groups]).to(gradients)
-        return self._finished(found, names, gradients.mean(1) * weights[:, None], advance)
+        return self._scale(samples, names, gradients.mean(1) * weights[:, None], advance)
 
-    def _finished(self, found: Distilled, names: list[str], wanted: Tensor, advance: Advance) -> Synset:
-        """Step lengths and alignment for what was distilled, given ḡ ``(B, P)``."""
+    def _initial(self, partition: Partition, groups: list[int]) -> SyntheticSamples:
+        """The samples that the optimisation of some groups starts from."""
+        starts = [
+            initial_samples(self.target, self.samples, partition.rows(group), partition.names[group], self.settings)
+            for group in groups
+        ]
+        return SyntheticSamples(torch.stack([x for x, _ in starts]), torch.stack([q for _, q in starts]))
+
+    def _scale(self, samples: SyntheticSamples, names: list[str], wanted: Tensor, advance: Advance) -> Synset:
+        """The synset of matched samples, with step sizes and alignment for the pulls ḡ ``(B, P)``."""
         settings, target = self.settings, self.target
         hard = settings.labels == "hard"
         wanted = wanted.to(target.device)
-        pulls = synset_gradients(target, target.theta, target.fixed, found.images, found.targets, hard=hard).detach()
-        if settings.step_size is None:
-            lengths = calibrated(
-                target, self.samples, -pulls, wanted, self.damping, lambda amount: advance(_FORWARD * amount)
-            )
-        else:
-            sign = 1 if settings.matching == "reverse" else -1
-            lengths = torch.full((len(names),), sign * settings.step_size * settings.finetune_steps)
-        stopped = {names[row]: why for row, why in found.stopped.items()}
-        found.images[list(found.stopped)] = 0  # not the training images that they started from
-        lengths = lengths.cpu() * torch.tensor([name not in stopped for name in names])
-        steps = -pulls * lengths.to(pulls)[:, None]
+        gradients = synset_gradients(
+            target, target.theta, target.fixed, samples.images, samples.targets, hard=hard
+        ).detach()
+        stopped = {names[row]: why for row, why in samples.stopped.items()}
+        samples.images[list(samples.stopped)] = 0  # not the training images that they started from
+        usable = torch.tensor([name not in stopped for name in names])
+        step_sizes = self._step_sizes(-gradients, wanted, advance).cpu() * usable
+        steps = -gradients * step_sizes.to(gradients)[:, None]
         return Synset(
             names=tuple(names),
-            images=found.images.cpu(),
-            targets=found.targets.cpu(),
-            lengths=lengths,
+            images=samples.images.cpu(),
+            targets=samples.targets.cpu(),
+            lengths=step_sizes,
             alignment=F.cosine_similarity(steps, wanted, dim=1).cpu(),
             steps=settings.finetune_steps,
             hard=hard,
             stopped=stopped,
         )
 
+    def _step_sizes(self, directions: Tensor, wanted: Tensor, advance: Advance) -> Tensor:
+        """α_κ ``(B,)``: calibrated, or the fixed step size of the settings times the number of steps."""
+        settings = self.settings
+        if settings.step_size is None:
+            return calibrate_step_sizes(
+                self.target, self.samples, directions, wanted, self.damping, lambda amount: advance(_FORWARD * amount)
+            )
+        sign = 1 if settings.matching == "reverse" else -1
+        return torch.full((len(directions),), sign * settings.step_size * settings.finetune_steps)
+
 
 @dataclass(frozen=True)
-class _Blocks:
-    """Makes the synsets of a numbered block."""
+class _DistilBlock:
+    """A task that distils a numbered block."""
 
     work: GradientMatching
     partition: Partition
     upper: Partition | None
 
-    def __call__(self, numbered: tuple[int, Block]) -> tuple[int, list[Part]]:
+    def __call__(self, numbered: tuple[int, Block]) -> tuple[int, list[LevelSynset]]:
         number, block = numbered
         work = copy.copy(self.work)
-        work.target = _near(self.work.target)
+        work.target = _on_own_device(self.work.target)
         return number, list(work.synsets(self.partition, self.upper, block))
 
 
-def _near(target: Target) -> Target:
-    """The target with θ_τ on the GPU of this piece, where ``cuda`` without a number is another for each."""
-    near = copy.copy(target)
-    near.theta, near.fixed = target.at(-1)
-    return near
+def _on_own_device(target: Target) -> Target:
+    """The target with θ_τ on this task's GPU: ``cuda`` without a number names another GPU in each worker."""
+    moved = copy.copy(target)
+    moved.theta, moved.fixed = target.at(-1)
+    return moved
 
 
 def _check(target: Target, samples: Samples, settings: Settings) -> None:
-    """Refuse augmentation of what is not an image, and soft targets for a loss that does not take them."""
+    """Refuse to augment inputs that are not images, and soft targets for a loss that does not accept them."""
     augmentation.check_shape(settings.augment, samples.shape)
     outputs = target.outputs(samples.batch([0])[0])
     if settings.labels == "soft":
         try:
             target.loss(outputs, outputs.softmax(1))
-        except Exception as error:  # whatever a loss of the user's own may raise
+        except Exception as error:  # the user's own loss may raise anything
             why = " ".join(str(error).split()) or type(error).__name__
-            raise InputError(f"the loss takes no soft targets: use labels='hard' ({why}).") from None
+            raise InputError(f"the loss does not accept soft targets: use labels='hard' ({why}).") from None
 
 
 def odds(partition: Partition) -> np.ndarray:
-    """n_κ / (n − n_κ) ``(K,)``: what a group weighs against the mean loss of the others."""
+    """n_κ / (n − n_κ) ``(K,)``: the weight of a group relative to the mean loss of the others."""
     sizes = partition.sizes
     weights: np.ndarray = sizes / np.maximum(len(partition.groups) - sizes, 1)
     return weights
 
 
 def _class_gradients(partition: Partition, block: Block, clusters: Tensor) -> Tensor:
-    """Gradients of a block's classes ``(classes, T, P)`` as means of those of their clusters ``(B, T, P)``."""
+    """Gradients of a block's classes ``(classes, T, P)``: weighted means of their clusters' gradients ``(B, T, P)``."""
     weights = np.where(class_members(partition, block), partition.sizes[block.clusters], 0)
     shares = torch.as_tensor(weights / weights.sum(1, keepdims=True)).to(clusters)
     return torch.einsum("lc,ctp->ltp", shares, clusters)

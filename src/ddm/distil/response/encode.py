@@ -81,24 +81,25 @@ class Encoder:
 
     def _check_memory(self) -> None:
         """Refuse so many classes that the least squares do not fit the memory, whatever the bank."""
-        rows = self.first * self.classes
-        wanted = bank_bytes(rows, len(self.metric)) / 2**30
+        rows = self.min_images * self.classes
+        wanted = least_squares_bytes(rows, len(self.metric)) / 2**30
         if rows > _MOST and wanted > self.settings.memory:
             raise InputError(
-                f"soft targets of {self.first} images for {self.classes:,} classes take {wanted:.1f} GiB to find, and "
-                f"the setting memory={self.settings.memory:g} allows less: raise it, or choose reverse matching."
+                f"solving for the soft targets of {self.min_images} images and {self.classes:,} classes takes "
+                f"{wanted:.1f} GiB, more than the setting memory={self.settings.memory:g} allows: raise it, or choose "
+                "reverse matching."
             )
 
     @property
-    def first(self) -> int:
+    def min_images(self) -> int:
         """Images that a bank starts with."""
         return self.settings.bank or max(2, fewer_for_large(_FIRST, self.target.flat.size) // self.classes)
 
     @property
-    def most(self) -> int:
+    def max_images(self) -> int:
         """Images that it may grow to; one that does not fit the memory does not, as its cost grows with its square."""
-        grows = self.settings.bank is None and len(self.slices(self.first)) == 1
-        return max(self.first, _MOST // self.classes) if grows else self.first
+        grows = self.settings.bank is None and len(self.slices(self.min_images)) == 1
+        return max(self.min_images, _MOST // self.classes) if grows else self.min_images
 
     def slices(self, count: int) -> list[slice]:
         """Parts of the parameters whose columns of J, of ``count`` images, fit half of the memory."""
@@ -108,21 +109,21 @@ class Encoder:
     @property
     def rows(self) -> int:
         """Backward passes for a bank that grows as far as it may, recomputations included."""
-        return (self.most * self.classes + len(self.metric)) * len(self.slices(self.first))
+        return (self.max_images * self.classes + len(self.metric)) * len(self.slices(self.min_images))
 
     def choose(self, responses: Tensor, advance: Advance = lambda amount: None) -> tuple[Tensor, Encoding]:
         """As few images ``(B, ...)`` as encode responses ``(K, P)`` well enough, or as many as are asked for.
 
         ``advance`` counts rows.
         """
-        count = self.first
+        count = self.min_images
         while True:
             images = self.images(count)
             encoding = self.encode(images, responses, advance)
             excess = float(encoding.error.mean()) / self.settings.tolerance
-            if excess <= 1 or count >= _NEARLY * self.most:
+            if excess <= 1 or count >= _NEARLY * self.max_images:
                 return images, encoding
-            count = min(math.ceil(count * min(max(excess, 1.5), 4)), self.most)
+            count = min(math.ceil(count * min(max(excess, 1.5), 4)), self.max_images)
 
     def images(self, count: int) -> Tensor:
         """Noise, or training samples of all classes in turn ``(count, ...)``."""
@@ -217,14 +218,14 @@ class _Bank:
             start += len(part)
 
     def factorise(self, mu: float, references: int) -> None:
-        """When all was added: what the least squares of all responses share, in the place of JJᵀ."""
+        """When all was added: what the least squares of all responses share, in the backend of JJᵀ."""
         self.factor *= mu
         add_gram_of_columns(self.factor, self.seen[:references])
         self.factor.diagonal().add_(_RIDGE * self.factor.diagonal().mean())
         self.factor = cholesky(self.factor)
 
 
-def bank_bytes(rows: int, seen: int) -> int:
+def least_squares_bytes(rows: int, seen: int) -> int:
     """Bytes of the least squares of so many rows, those seen by A in them, with JJᵀ in single precision on its way."""
     return rows * (12 * rows + 8 * seen)
 

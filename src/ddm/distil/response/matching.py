@@ -13,8 +13,10 @@ from ddm.compute.engine import Engine
 from ddm.compute.progress import Advance
 from ddm.data.samples import Samples
 from ddm.distil.blocks import Block, class_members
-from ddm.distil.matching import Part
+from ddm.distil.estimate import MatchingEstimate
+from ddm.distil.matching import LevelSynset
 from ddm.distil.response.encode import Encoder, Encoding
+from ddm.distil.response.estimate import estimate_response
 from ddm.distil.response.solve import Responses
 from ddm.distil.settings import Settings
 from ddm.distil.synset import Synset
@@ -63,19 +65,27 @@ class ResponseMatching:
         real = sum(len(self.responses.used_rows(rows)) for rows in pulled)
         return float(real * len(self.responses.checkpoints) + _FORWARD * own)
 
-    def resume(self, parts: Sequence[Part]) -> None:
+    def estimate(
+        self, partition: Partition, upper: Partition | None, blocks: Sequence[Block], engine: Engine
+    ) -> MatchingEstimate:
+        """What response matching of these blocks takes, from short trials."""
+        return estimate_response(self, partition, upper, blocks, engine)
+
+    def resume(self, parts: Sequence[LevelSynset]) -> None:
         """Take over the images of blocks that were distilled earlier."""
         for _, synset in parts:
             self.images = synset.images[0].to(self.target.theta)
 
     def distil_blocks(
         self, partition: Partition, upper: Partition | None, blocks: Sequence[tuple[int, Block]], advance: Advance
-    ) -> Iterator[tuple[int, list[Part]]]:
+    ) -> Iterator[tuple[int, list[LevelSynset]]]:
         """The synsets of numbered blocks, one after another, because they share the images and the curvature."""
         for number, block in blocks:
             yield number, list(self.synsets(partition, upper, block, advance))
 
-    def synsets(self, partition: Partition, upper: Partition | None, block: Block, advance: Advance) -> Iterator[Part]:
+    def synsets(
+        self, partition: Partition, upper: Partition | None, block: Block, advance: Advance
+    ) -> Iterator[LevelSynset]:
         """The synsets of a block's clusters, then of its classes."""
         responses, clusters = self.responses_of(partition, upper, block, advance), len(block.clusters)
         encoding = self._encode(responses, lambda rows: advance(_ROW * rows))

@@ -1,0 +1,123 @@
+"""What response matching takes: pulls in tasks, and in this process the rows of matrices and their products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ddm.compute.backends import Backend
+from ddm.compute.engine import Engine, count_cores
+from ddm.compute.stopwatch import time_mean
+from ddm.distil.blocks import Block
+from ddm.distil.estimate import MatchingEstimate, backward_seconds, multiplication_seconds
+from ddm.distil.matching import engine_for
+from ddm.distil.response.encode import least_squares_bytes
+from ddm.groups.partition import Partition
+
+if TYPE_CHECKING:
+    from ddm.distil.response.matching import ResponseMatching
+
+
+def estimate_response(
+    matching: ResponseMatching,
+    partition: Partition,
+    upper: Partition | None,
+    blocks: Sequence[Block],
+    engine: Engine,
+) -> MatchingEstimate:
+    """What response matching of these blocks takes."""
+    work = _Work(matching, partition, blocks)
+    passes = sum(matching.cost(partition, upper, block) for block in blocks)
+    backend = Backend.parse(engine_for(engine, matching.target, passes))
+    count = 1 if backend.kind == "serial" else count_cores()
+    samples = matching.samples
+    return MatchingEstimate(
+        seconds=work.seconds(passes, count),
+        memory=work.memory,
+        workers=0 if backend.remote or count == 1 else count,
+        worker_bytes=(samples.raw.nbytes + samples.labels.nbytes) // len(partition),
+        synset_bytes=work.synset_bytes,
+    )
+
+
+class _Work:
+    """Counts and times the work of response matching."""
+
+    def __init__(self, matching: ResponseMatching, partition: Partition, blocks: Sequence[Block]) -> None:
+        self.matching, self.partition, self.blocks = matching, partition, blocks
+        self.encoder, self.responses = matching.encoder, matching.responses
+        self.size = matching.target.flat.size
+        self.groups = sum(block.size for block in blocks)
+
+    def seconds(self, passes: float, count: int) -> float:
+        """Seconds with ``passes`` backward passes of samples, spread over ``count`` cores."""
+        own = self.groups * self._own_curvature_seconds(count)
+        products = self._multiplications * multiplication_seconds()
+        return passes * self._backward_seconds / count + own + self._rows * self._row_seconds() + products
+
+    @cached_property
+    def _backward_seconds(self) -> float:
+        rows = self.partition.rows(0)[: self.matching.settings.samples]
+        return backward_seconds(self.matching.target, self.matching.samples, rows)
+
+    def _own_curvature_seconds(self, count: int) -> float:
+        """Seconds of a group's own curvature in this process, beyond the backward passes that it is counted as."""
+        rows = self.partition.rows(0)
+        direction = self.matching.target.theta[None]
+        passed = time_mean(lambda: self.responses.own_curvature(direction, [rows]))
+        return max(0.0, passed - self.responses.own_passes(rows) * self._backward_seconds / count)
+
+    def _row_seconds(self) -> float:
+        """Seconds of a row of the curvature, or of a Jacobian."""
+        computed: list[int] = []
+        passed = time_mean(lambda: computed.append(self.responses.curvature.try_rows()))
+        return passed / computed[0]
+
+    @property
+    def _rows(self) -> float:
+        """Rows of the curvature and of Jacobians, recomputations included."""
+        cost, parts = self.responses.curvature.cost, len(self.encoder.slices(self.encoder.min_images))
+        passes = parts if parts == 1 else parts + len(self.blocks)
+        encoding = (self._bank_rows + len(self.encoder.metric)) * passes
+        return cost.rows + cost.rows_per_solve * len(self.blocks) + encoding
+
+    @property
+    def _multiplications(self) -> float:
+        """Multiplications of the solves and of the encoding."""
+        cost, bank, metric = self.responses.curvature.cost, self._bank_rows, len(self.encoder.metric)
+        squares = bank**2 * (metric + bank / 3)  # half of each, in double precision
+        encoding = squares + self.size * bank * (bank / 2 + metric + self.groups)
+        return cost.multiplications + self.groups * cost.multiplications_per_vector + encoding
+
+    @property
+    def _bank_images(self) -> int:
+        """Images of the bank: the geometric mean of the smallest and the largest bank that is allowed."""
+        return int((self.encoder.min_images * self.encoder.max_images) ** 0.5)
+
+    @property
+    def _bank_rows(self) -> int:
+        """Rows of the bank's Jacobian: images × classes."""
+        return self._bank_images * self.encoder.classes
+
+    @property
+    def memory(self) -> int:
+        """Peak bytes. Curvature rows that do not stay in memory are freed before the bank is built."""
+        block = max(block.size for block in self.blocks) * self.matching.bytes_per_group
+        cost, bank = self.responses.curvature.cost, self._bank_bytes
+        rows = cost.row_bytes + bank if cost.keeps_rows else max(cost.row_bytes, bank)
+        return block + cost.factor_bytes + rows
+
+    @property
+    def _bank_bytes(self) -> int:
+        """Bytes of the bank's Jacobian, of the metric's rows and of the least-squares problem."""
+        jacobian = min(4 * self._bank_rows * self.size, int(self.matching.settings.memory * 2**29))
+        metric = len(self.encoder.metric)
+        return jacobian + self.encoder.metric_bytes + least_squares_bytes(self._bank_rows, metric)
+
+    @property
+    def synset_bytes(self) -> int:
+        """Bytes of the images and of each group's targets on them."""
+        pixels = math.prod(self.matching.samples.shape)
+        return 4 * self._bank_images * (pixels + self.groups * len(self.matching.samples.classes))
