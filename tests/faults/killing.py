@@ -15,7 +15,7 @@ import torch
 from ddm.cli import main as cli
 from ddm.compute.files import read_json
 from ddm.compute.tensors import read_tensors
-from ddm.training.target import hash_of_state
+from ddm.networks.state import hash_of_state
 
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["ddm.cli", "ddm.bench.methods", "torch._dynamo", "sklearn.cluster", "pytest"])

@@ -16,7 +16,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import ddm
-from ddm.networks.flat import FlatNetwork, load_state, state_of
+from ddm.networks.flat import FlatNetwork
+from ddm.networks.state import load_state, state_of
 
 
 class Odd(nn.Module):

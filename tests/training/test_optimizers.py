@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from comparing import same_tensors
+from tensor_dicts import same_tensors
 from torch import nn
 from torch.nn import functional as F
 

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 import ddm
 from ddm import Recipe, Recorder, Samples, Target, Trajectory, train
 from ddm.compute import precision
-from ddm.networks.flat import state_of
+from ddm.networks.state import state_of
 
 
 class Killed(BaseException):

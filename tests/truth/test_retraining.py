@@ -18,7 +18,7 @@ from torch.nn import functional as F
 import ddm
 import ddm.groups.partition
 from ddm.compute.tensors import read_tensors
-from ddm.networks.flat import state_of
+from ddm.networks.state import state_of
 from ddm.truth.retraining import Retraining, group_rows
 
 RECIPE = ddm.Recipe(epochs=2, batch_size=32)

@@ -27,7 +27,7 @@ from ddm.data.samples import Samples
 from ddm.datamodel import DistilledDatamodel
 from ddm.distil import Settings
 from ddm.distil.synset import Synset
-from ddm.networks.flat import State
+from ddm.networks.state import State
 from ddm.training.target import Target
 
 TITLES = {

@@ -31,10 +31,10 @@ from ddm.compute.tensors import read_tensors, write_tensors
 from ddm.data.samples import Samples
 from ddm.datamodel import DistilledDatamodel
 from ddm.groups.partition import Partition, make_partition
-from ddm.networks.flat import State, load_state, state_of
+from ddm.networks.state import State, hash_of_state, load_state, state_of
 from ddm.training.loop import train
 from ddm.training.recipe import Recipe
-from ddm.training.target import Target, accuracy_of, hash_of_state
+from ddm.training.target import Target, accuracy_of
 from ddm.truth.figures import mean_spearman
 from ddm.truth.retraining import Retraining, group_rows
 

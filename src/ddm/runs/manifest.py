@@ -17,9 +17,10 @@ from ddm.compute.validation import are_unique_names
 from ddm.datamodel import DistilledDatamodel
 from ddm.distil.synset import Synset
 from ddm.errors import InputError
+from ddm.networks.state import architecture
 from ddm.runs.config import with_relative_base
 from ddm.runs.folder import CONFIG, MANIFEST, PARTITION, TRAJECTORY, check_links, make_writable, manifest_files
-from ddm.training.target import architecture, loss_name
+from ddm.training.target import loss_name
 
 FORMAT = 1
 

@@ -14,9 +14,8 @@ from torch import nn
 
 from ddm import networks
 from ddm.errors import InputError
-from ddm.networks.flat import State, check_state, shapes_of
+from ddm.networks.state import State, architecture, check_state, shapes_of
 from ddm.runs.manifest import check_trained
-from ddm.training.target import architecture
 
 
 def rebuild_network(manifest: Mapping[str, Any], network: nn.Module | None, run: Path) -> nn.Module:

@@ -18,7 +18,7 @@ from ddm.compute.memory import resident_bytes
 from ddm.data.samples import Samples
 from ddm.distil import MatchingEstimate, estimate_matching
 from ddm.groups.partition import Partition, features_of, kmeans, make_partition, sequential
-from ddm.networks.flat import state_of
+from ddm.networks.state import state_of
 from ddm.runs.config import Config
 from ddm.runs.inputs import load_data, read_groups
 from ddm.training.loop import train

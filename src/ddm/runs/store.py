@@ -19,6 +19,7 @@ from ddm.distil import Settings
 from ddm.distil.synset import Synset
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
+from ddm.networks.state import fingerprint_of
 from ddm.runs.config import read_config
 from ddm.runs.folder import (
     AUDIT,
@@ -48,7 +49,7 @@ from ddm.runs.manifest import (
 from ddm.runs.network import check_network, rebuild_network
 from ddm.runs.partition_file import load_partition, save_partition
 from ddm.training.recipe import Recipe
-from ddm.training.target import Loss, Target, fingerprint_of, loss_name
+from ddm.training.target import Loss, Target, loss_name
 from ddm.training.trajectory import PARAMETER_RATES, Trajectory
 from ddm.truth.audit import Audit
 

@@ -27,11 +27,11 @@ from ddm.compute.tensors import read_intact, read_metadata, write_tensors
 from ddm.compute.validation import check_upper_bounds
 from ddm.data.samples import Samples, check_two_classes
 from ddm.errors import InputError
-from ddm.networks.flat import State, check_state, load_state, shapes_of, state_of
+from ddm.networks.state import State, architecture, check_state, hash_of_state, load_state, shapes_of, state_of
 from ddm.training import augmentation
 from ddm.training.optimizers import OPTIMIZERS
 from ddm.training.recipe import Recipe
-from ddm.training.target import Loss, Target, architecture, device_of, dtype_of, hash_of_state
+from ddm.training.target import Loss, Target, device_of, dtype_of
 from ddm.training.trajectory import Trajectory
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ddm.errors import InputError
-from ddm.networks.flat import State, check_state
+from ddm.networks.state import State, check_state
 
 if TYPE_CHECKING:
     from ddm.training.recipe import Recipe

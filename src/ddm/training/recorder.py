@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ddm.errors import InputError
-from ddm.networks.flat import state_of
+from ddm.networks.state import state_of
 from ddm.training.target import Loss, Target
 from ddm.training.trajectory import Trajectory
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Callable, Sequence
 
 import torch
@@ -17,7 +16,8 @@ from ddm.compute.backends import Backend
 from ddm.compute.progress import bar
 from ddm.data.samples import Samples
 from ddm.errors import InputError
-from ddm.networks.flat import FlatNetwork, State, check_state, load_state, shapes_of, state_of
+from ddm.networks.flat import FlatNetwork
+from ddm.networks.state import State, architecture, check_state, fingerprint_of, load_state, shapes_of
 from ddm.training.recipe import Recipe
 from ddm.training.trajectory import Trajectory
 
@@ -124,17 +124,6 @@ def accuracy_of(network: nn.Module, samples: Samples, batch_size: int = 512) -> 
     return right / len(samples)
 
 
-def architecture(network: nn.Module) -> str:
-    """A network's class name and the shapes of its parameters and buffers, as text to compare."""
-    shapes = [f"{name}{list(tensor.shape)}" for name, tensor in state_of(network).items()]
-    return f"{type(network).__name__}: {' '.join(shapes)}"
-
-
-def fingerprint_of(network: str, state: State) -> str:
-    """Hash of an architecture and of trained parameters and buffers."""
-    return hashlib.sha256(f"{network} {hash_of_state(state)}".encode()).hexdigest()
-
-
 def loss_name(loss: Loss) -> str:
     """The name of a loss in files: ``cross_entropy``, or ``own NAME`` for the user's own, whose code is not stored."""
     return "cross_entropy" if loss is F.cross_entropy else f"own {getattr(loss, '__name__', type(loss).__name__)}"
@@ -148,15 +137,6 @@ def device_of(name: str | torch.device) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError):
         raise InputError(f"the device '{name}' cannot be used here: use cpu.") from None
     return device
-
-
-def hash_of_state(state: State) -> str:
-    """Hash of a network's parameters and buffers."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(state.items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def dtype_of(network: nn.Module) -> torch.dtype:

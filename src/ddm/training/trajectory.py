@@ -13,7 +13,7 @@ from torch import Tensor
 from ddm.compute.files import check_hash
 from ddm.compute.tensors import read_intact, read_metadata, write_tensors
 from ddm.errors import InputError
-from ddm.networks.flat import State
+from ddm.networks.state import State
 from ddm.plots import html
 
 if TYPE_CHECKING:

@@ -26,10 +26,10 @@ from ddm.curvature.gradients import loss_gradient
 from ddm.data.samples import Samples
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
-from ddm.networks.flat import State, check_state, state_of
+from ddm.networks.state import State, architecture, check_state, hash_of_state, state_of
 from ddm.training.loop import train
 from ddm.training.recipe import Recipe
-from ddm.training.target import Loss, Target, architecture, hash_of_state, loss_name
+from ddm.training.target import Loss, Target, loss_name
 from ddm.truth.code_hash import hash_of_code
 
 Retrain = Callable[[np.ndarray, int], nn.Module]
