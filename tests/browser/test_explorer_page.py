@@ -53,7 +53,7 @@ def opened(page, address):
 
 def reload(page, streams):
     """The same page again, once nothing is on its way: Gradio calls a broken stream an error."""
-    expect(page.locator("#ddm-samples")).not_to_contain_text("being ordered", timeout=PATIENCE)
+    expect(page.locator("#ddm-samples")).not_to_contain_text("Ordering the training samples", timeout=PATIENCE)
     for _ in range(PATIENCE // 50):
         if streams:
             page.wait_for_timeout(50)
@@ -95,7 +95,7 @@ def test_an_image_is_chosen_in_the_gallery(site, watched, asked):
         opened(page, f"{site}&show=all")
         page.locator("#ddm-gallery button.thumbnail-lg, #ddm-gallery .gallery-item button").nth(4).click()
         at(page, "index=4")
-        expect(page.locator("[data-verdict]")).to_contain_text("Test image 4")
+        expect(page.locator("[data-verdict]")).to_contain_text("test image 4")
         datamodel, data = asked
         truth = datamodel.target.outputs(data.test[4][0][None]).double().softmax(1)[0].numpy()
         assert probabilities(page, "before") == pytest.approx(truth, abs=1e-5)
@@ -105,7 +105,7 @@ def test_another_objective_is_another_question(site, watched):
     with watched() as page:
         opened(page, f"{site}&index=3")
         expect(page.locator("#ddm-strongest")).to_contain_text("points")
-        choose(page, "ddm-objective", "loss on this image, either way")
+        choose(page, "ddm-objective", "loss on this image")
         at(page, "objective=loss")
         expect(page.locator("#ddm-strongest")).to_contain_text("the loss on this image by")
         expect(page.locator("#ddm-output")).to_be_hidden()
@@ -125,7 +125,7 @@ def test_removing_a_group_shows_the_prediction_of_the_library(site, watched, ask
         right = ddm.training.target.accuracy_of(network, data.test)
         assert page.locator("[data-accuracy=after]").inner_text() == f"{right:.2%}"
         page.locator("#ddm-clear").click()
-        expect(page.locator("[data-removal]")).to_contain_text("Nothing is removed")
+        expect(page.locator("[data-removal]")).to_contain_text("No group is removed")
         page.wait_for_url(lambda url: "remove" not in url, timeout=PATIENCE, wait_until="commit")
 
 
@@ -170,7 +170,7 @@ def test_a_saved_model_is_in_the_run(site, watched, run, asked):
 def test_exact_retraining_is_shown_beside_the_prediction(site, watched, run):
     with watched() as page:
         opened(page, f"{site}&index=3&remove=1")
-        expect(page.get_by_text("One real retraining")).to_contain_text("about")
+        expect(page.get_by_text("A comparison trains the model twice")).to_contain_text("about")
         page.locator("#ddm-compare").click()
         table = page.locator("#ddm-comparison table")
         expect(table).to_be_visible(timeout=PATIENCE)
@@ -186,12 +186,12 @@ def test_a_picture_of_ones_own_is_asked_about(site, watched, asked, tmp_path):
     with watched() as page:
         streams = opened(page, site)
         page.locator("#ddm-upload input[type=file]").set_input_files(tmp_path / "mine.png")
-        expect(page.locator("[data-verdict]")).to_contain_text("Your picture", timeout=PATIENCE)
+        expect(page.locator("[data-verdict]")).to_contain_text("your picture", timeout=PATIENCE)
         at(page, "picture=")
         truth = datamodel.target.outputs(data.test[5][0][None]).double().softmax(1)[0].numpy()
         assert probabilities(page, "before") == pytest.approx(truth, abs=1e-5)
         reload(page, streams)
-        expect(page.locator("[data-verdict]")).to_contain_text("Your picture", timeout=PATIENCE)
+        expect(page.locator("[data-verdict]")).to_contain_text("your picture", timeout=PATIENCE)
 
 
 def test_a_broken_picture_gets_a_sentence(site, watched, tmp_path):
@@ -200,7 +200,7 @@ def test_a_broken_picture_gets_a_sentence(site, watched, tmp_path):
         opened(page, f"{site}&index=3")
         page.locator("#ddm-upload input[type=file]").set_input_files(tmp_path / "broken.png")
         expect(page.locator("#ddm-notice")).to_contain_text("not a picture", timeout=PATIENCE)
-        expect(page.locator("[data-verdict]")).to_contain_text("Test image 3")
+        expect(page.locator("[data-verdict]")).to_contain_text("test image 3")
 
 
 def test_reloading_keeps_the_state(site, watched):
@@ -226,7 +226,7 @@ def test_a_shared_address_opens_the_same_state_for_someone_else(site, watched, a
         assert other.url == address
         assert other.locator("#ddm-bars").inner_text() == words
         assert other.locator("#ddm-ticks input:checked").count() == 2
-        expect(other.locator("[data-verdict]")).to_contain_text("Test image 9")
+        expect(other.locator("[data-verdict]")).to_contain_text("test image 9")
 
 
 def test_visitors_do_not_see_each_others_choices(site, watched):
@@ -235,16 +235,16 @@ def test_visitors_do_not_see_each_others_choices(site, watched):
         opened(other, f"{site}&index=3")
         tick(page, strongest(page))
         expect(page.locator("[data-removal]")).to_contain_text("Without")
-        choose(other, "ddm-objective", "how far the prediction moves")
+        choose(other, "ddm-objective", "shift of the prediction")
         at(other, "objective=prediction")
-        expect(other.locator("[data-removal]")).to_contain_text("Nothing is removed")
+        expect(other.locator("[data-removal]")).to_contain_text("No group is removed")
 
 
 def test_the_address_with_the_token_opens_the_page_and_hides_it(run, watched):
     token = "letters-and-digits-0123456789"
     with serve_run(run, DDM_TOKEN=token) as (_, address), watched() as page:
         opened(page, f"{address}?index=3&token={token}")
-        expect(page.locator("[data-verdict]")).to_contain_text("Test image 3")
+        expect(page.locator("[data-verdict]")).to_contain_text("test image 3")
         at(page, "index=3")
         assert token not in page.url
         assert token not in page.evaluate("document.cookie + document.documentElement.outerHTML")

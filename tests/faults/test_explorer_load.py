@@ -16,8 +16,10 @@ from explorer_visitor import Visitor, logged_in, probabilities
 from fuzzing import some
 from PIL import Image
 
-from ddm.explorer import address, answers
-from ddm.explorer.opened import Opened
+from ddm.explorer import influences, removal
+from ddm.explorer.explored_run import ExploredRun
+from ddm.explorer.query import write_query
+from ddm.explorer.question import pose_question
 from ddm.explorer.state import State
 from ddm.runs.run import open_run
 
@@ -49,9 +51,9 @@ def server(run):
         yield found
 
 
-def questions(opened) -> dict[State, Expected]:
+def questions(run) -> dict[State, Expected]:
     """Some questions with the answer to each."""
-    names = opened.datamodel.partition.names
+    names = run.datamodel.partition.names
     kinds = [
         State(show="all"),
         State(show="all", objective="loss", remove=(names[0],)),
@@ -59,17 +61,17 @@ def questions(opened) -> dict[State, Expected]:
         State(show="all", objective="prediction", remove=tuple(names[:5])),
     ]
     states = [replace(kind, index=index) for kind in kinds for index in range(IMAGES)]
-    return {state: _alone(opened, state) for state in states}
+    return {state: _alone(run, state) for state in states}
 
 
-def _alone(opened, state) -> Expected:
-    asked = answers.ask(opened, state)
-    found = answers.prediction(opened, state, asked)
-    return Expected(found.before.tolist(), found.after.tolist(), answers.trail(opened, state, asked).group)
+def _alone(run, state) -> Expected:
+    question = pose_question(run, state)
+    found = removal.predict(run, state, question)
+    return Expected(found.before.tolist(), found.after.tolist(), influences.trace_answer(run, state, question).group)
 
 
 class Session:
-    """One visit. ``failures`` has an error, or None, for each question that was asked."""
+    """One visit. ``failures`` has an error, or None, for each question that was question."""
 
     def __init__(self, site, expected, pictures, seed) -> None:
         self.site, self.expected, self.pictures = site, expected, pictures
@@ -90,18 +92,18 @@ class Session:
 
     def _ask(self, visitor) -> None:
         state = self.random.choice(list(self.expected))
-        self._check(state, visitor.open(address.write(state)))
+        self._check(state, visitor.open(write_query(state)))
         state = replace(state, index=(state.index + self.random.randrange(1, IMAGES)) % IMAGES)
         self._check(state, visitor.use("ddm-index", "submit", state.index))
         assert self.expected[state].group in visitor.order()["ddm-samples"]
         number = self.random.randrange(len(self.pictures))
         parts = visitor.drop(self.pictures[number])
-        assert "Your picture" in parts["ddm-image"]
+        assert "your picture" in parts["ddm-image"]
         self._check_values(self.expected[replace(state, index=number)], parts)
 
     def _check(self, state, parts) -> None:
-        assert parts["ddm-query"] == address.write(state)
-        assert f"Test image {state.index}" in parts["ddm-image"]
+        assert parts["ddm-query"] == write_query(state)
+        assert f"test image {state.index}" in parts["ddm-image"]
         assert f"data-group='{self.expected[state].group}'" in parts["ddm-trail"]
         self._check_values(self.expected[state], parts)
 
@@ -124,9 +126,9 @@ def _resident(process) -> int:
 
 def test_many_sessions_get_their_own_answers_and_memory_does_not_grow(run, server, attempt):
     process, site = server
-    opened = Opened(run, *open_run(run))
-    expected = questions(opened)
-    pictures = [_picture(opened.data.test.raw[index]) for index in range(IMAGES)]
+    run = ExploredRun(run, *open_run(run))
+    expected = questions(run)
+    pictures = [_picture(run.data.test.raw[index]) for index in range(IMAGES)]
     sessions = [Session(site, expected, pictures, seed) for seed in range(SESSIONS)]
     ended, resident = threading.Event(), []
     with ThreadPoolExecutor(SESSIONS) as pool:

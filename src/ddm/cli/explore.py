@@ -31,18 +31,18 @@ def explore(
 ) -> None:
     """A page on this machine to ask about images, remove groups and watch the model change."""
     from ddm.compute.terminal import console
-    from ddm.explorer import serving
-    from ddm.explorer.opened import Opened
+    from ddm.explorer import server
+    from ddm.explorer.explored_run import ExploredRun
     from ddm.runs import run as runs
 
-    serving.check_installed()
+    server.check_installed()
     datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
-    opened = Opened(run, datamodel, dataset)
-    with serving.served(opened, port, host=host, token=token, browser=open_) as address:
+    explored = ExploredRun(run, datamodel, dataset)
+    with server.serve(explored, port, host=host, token=token, browser=open_) as address:
         console().print(f"Explore {run} at {address} (Ctrl-C ends it).")
         if token is not None:
             console().print("Add ?token= and your token to the address.")
-        if host != serving.HOST:
+        if host != server.HOST:
             console().print("Whoever has the token sees training images. Nothing is encrypted on the way.")
-        serving.wait()
-    serving.leave()
+        server.wait()
+    server.leave()

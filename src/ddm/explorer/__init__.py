@@ -1,1 +1,1 @@
-"""``ddm explore``: a local page to ask a run questions. Nothing here imports Gradio but ``page`` and ``serving``."""
+"""``ddm explore``: a local page to ask a run questions. Only ``layout``, ``page`` and ``server`` import Gradio."""

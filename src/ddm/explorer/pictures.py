@@ -1,4 +1,4 @@
-"""Images as pictures on a page: enlarged without smoothing, so that small ones can be seen."""
+"""Images enlarged without smoothing, so that small ones can be seen on the page."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from ddm.plots.html import data_uri
 
 SIDE = 96
-"""Pixels of a picture's longer side, about."""
+"""Approximate pixels of the longer side."""
 
 
-def pixels(raw: Tensor) -> np.ndarray:
-    """A stored image ``(C, H, W)`` as ``(h, w)`` or ``(h, w, 3)`` uint8."""
+def enlarge(raw: Tensor) -> np.ndarray:
+    """Enlarge a stored image ``(C, H, W)`` to ``(h, w)`` or ``(h, w, 3)`` uint8."""
     image = raw if raw.shape[0] == 3 else raw[:1]
     if image.dtype != torch.uint8:
         low, high = image.min(), image.max()
@@ -24,6 +24,6 @@ def pixels(raw: Tensor) -> np.ndarray:
     return enlarged if enlarged.shape[2] == 3 else enlarged[..., 0]
 
 
-def inline(raw: Tensor) -> str:
-    """The same as the address of a picture that holds it."""
-    return data_uri(Image.fromarray(pixels(raw)))
+def inline_png(raw: Tensor) -> str:
+    """The enlarged image as a data URI."""
+    return data_uri(Image.fromarray(enlarge(raw)))

@@ -1,4 +1,4 @@
-"""Room: how much visitors may add to folders."""
+"""Quota: how many bytes visitors may add to some folders."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from pathlib import Path
 from ddm.errors import InputError
 
 
-class Room:
-    """Folders of a run that visitors may add to, so many bytes since it was opened."""
+class Quota:
+    """Limits what visitors add to some folders of a run to ``limit`` bytes, counted from now on."""
 
-    def __init__(self, folders: Sequence[Path], most: int) -> None:
-        self.folders, self.most = folders, most
-        self._before = self._taken()
+    def __init__(self, folders: Sequence[Path], limit: int) -> None:
+        self.folders, self.limit = folders, limit
+        self._bytes_before = self._bytes_now()
 
     def check(self) -> None:
-        """Refuse to add anything more where visitors have added enough."""
-        if self._taken() - self._before >= self.most:
+        """Raise ``InputError`` if the limit is reached."""
+        if self._bytes_now() - self._bytes_before >= self.limit:
             where = " and ".join(folder.name for folder in self.folders)
             raise InputError(
-                f"{self.most / 2**30:.3g} GB of models were added to {where} in the run's folder since the page was "
-                "opened, and no more are kept: delete some there, or end ddm explore and start it again."
+                f"visitors have added {self.limit / 2**30:.3g} GB of models to {where} in the run's folder, which is "
+                "the limit: delete some there, or restart ddm explore."
             )
 
-    def _taken(self) -> int:
-        return sum(taken(folder) for folder in self.folders)
+    def _bytes_now(self) -> int:
+        return sum(folder_bytes(folder) for folder in self.folders)
 
 
-def taken(folder: Path) -> int:
-    """Bytes of all files and folders in a folder. What is removed meanwhile counts nothing."""
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files and folders in a folder. Files that vanish during the count are skipped."""
     total = 0
-    for place, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
             with contextlib.suppress(FileNotFoundError):
-                total += os.stat(os.path.join(place, name)).st_size
+                total += os.stat(os.path.join(parent, name)).st_size
     return total

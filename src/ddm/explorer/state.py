@@ -7,27 +7,28 @@ from dataclasses import dataclass
 OBJECTIVES = {
     "probabilities": "probability of a class",
     "logits": "logit of a class",
-    "prediction": "how far the prediction moves",
-    "loss": "loss on this image, either way",
-    "correctness": "loss on this image, what keeps it low",
+    "prediction": "shift of the prediction",
+    "loss": "loss on this image",
+    "correctness": "loss on this image, groups that keep it low first",
 }
-"""The objectives that say something of one image, as the page calls them."""
+"""The objectives that apply to one image, with their names on the page."""
 
 PER_CLASS = ("probabilities", "logits")
+"""Objectives with a value for each class."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What is asked.
+    """The choices of one visitor.
 
-    index:     the test image asked about
-    picture:   the visitor's own picture instead, as text that ``upload.restore`` reads; empty without one
-    label:     the class of that picture; empty where it is unknown
-    objective: what is measured
-    output:    the class in focus, for objectives of a class; empty for the predicted one
-    remove:    groups taken away
-    show:      which test images are offered: all, wrong, or ``class NAME``
-    page:      which page of them
+    index:     number of the test image
+    picture:   an uploaded picture instead, as text that ``upload.restore`` reads; empty without one
+    label:     the class of that picture; empty if unknown
+    objective: the value that is explained
+    output:    the class in focus, for objectives per class; empty for the predicted one
+    remove:    groups to remove
+    show:      filter of the gallery: all, wrong, or ``class NAME``
+    page:      page of the gallery
     """
 
     index: int = 0

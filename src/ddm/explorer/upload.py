@@ -1,4 +1,4 @@
-"""Pictures of the visitor's own: decoded with care, and made what the run's images are."""
+"""Pictures that visitors upload: checked, decoded, and converted to the shape of the run's images."""
 
 from __future__ import annotations
 
@@ -18,43 +18,46 @@ from ddm.errors import InputError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MOST_BYTES = 5 * 2**20
-MOST_PIXELS = 16_000_000
+MAX_BYTES = 5 * 2**20
+MAX_PIXELS = 16_000_000
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 
-MOST_TEXT = 16_384
-"""Characters of a picture in an address: a server need not read longer ones."""
+MAX_CHARACTERS = 16_384
+"""Maximum length of a picture in an address: servers may reject longer addresses."""
 
 
 def decode(content: bytes, like: Samples) -> Tensor:
-    """The file of a picture as an image ``(C, H, W)`` uint8 of the size and colours that ``like`` has."""
+    """Decode a picture file into an image ``(C, H, W)`` uint8 with the size and channels of ``like``."""
     channels, height, width = like.shape
     if like.raw.dtype != torch.uint8 or channels not in (1, 3):
-        raise InputError("pictures of your own need a run of 8-bit grey or colour images: choose a test image.")
-    if len(content) > MOST_BYTES:
-        raise InputError(f"the picture has more than {MOST_BYTES // 2**20} MB: give a smaller file.")
-    picture = _opened(content).convert("L" if channels == 1 else "RGB").resize((width, height))
+        raise InputError("your own pictures need a run of 8-bit grey or colour images: choose a test image.")
+    if len(content) > MAX_BYTES:
+        raise InputError(f"the picture is larger than {MAX_BYTES // 2**20} MB: use a smaller file.")
+    picture = _open_picture(content).convert("L" if channels == 1 else "RGB").resize((width, height))
     return torch.from_numpy(np.array(picture).reshape(height, width, channels).transpose(2, 0, 1).copy())
 
 
-def _opened(content: bytes) -> Image:
-    """A picture as its viewer would see it: upright, on white, in 8 bits. Its header is checked before its pixels."""
+def _open_picture(content: bytes) -> Image:
+    """Open a picture upright, on white, in 8 bits. Its size is checked before its pixels are decoded."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as file:
-            if file.width * file.height > MOST_PIXELS:
+            if file.width * file.height > MAX_PIXELS:
                 raise Image.DecompressionBombError
             return _on_white(to_eight_bits(ImageOps.exif_transpose(file)))
     except Image.DecompressionBombError:
-        raise InputError(f"the picture has more than {MOST_PIXELS // 10**6} million pixels: make it smaller.") from None
+        raise InputError(
+            f"the picture has more than {MAX_PIXELS // 10**6} million pixels: use a smaller one."
+        ) from None
     except UnidentifiedImageError:
-        raise InputError(f"this file is not a picture that can be read: give {', '.join(FORMATS)}.") from None
+        raise InputError(f"this file is not a picture in a known format: use {', '.join(FORMATS)}.") from None
     except Exception:  # Pillow's decoders raise many kinds on damaged files
-        raise InputError("this picture is damaged and cannot be read: give another file.") from None
+        raise InputError("this picture is damaged: use another file.") from None
 
 
 def _on_white(picture: Image) -> Image:
+    """Replace transparency by white."""
     from PIL import Image
 
     if not picture.has_transparency_data:
@@ -64,7 +67,7 @@ def _on_white(picture: Image) -> Image:
 
 
 def as_text(image: Tensor) -> str:
-    """An image ``(C, H, W)`` uint8 as text for an address: a PNG file in letters and digits."""
+    """Encode an image ``(C, H, W)`` uint8 as text for an address: a PNG file in base64."""
     from PIL import Image
 
     pixels = image.permute(1, 2, 0).numpy()
@@ -74,7 +77,7 @@ def as_text(image: Tensor) -> str:
 
 
 def restore(text: str, like: Samples) -> Tensor:
-    """The image ``(C, H, W)`` that ``as_text`` wrote."""
+    """Decode the image ``(C, H, W)`` from text of ``as_text``."""
     try:
         content = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):

@@ -13,23 +13,23 @@ import pytest
 from explorer_visitor import Visitor, file_at, logged_in, probabilities
 from PIL import Image
 
-from ddm.explorer import gate, page, serving, upload
-from ddm.explorer.opened import Opened
+from ddm.explorer import access, page, server, upload
+from ddm.explorer.explored_run import ExploredRun
 
 TOKEN = "a-token-of-letters-and-digits-0123456789"
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory, datamodel, digits) -> Opened:
+def run(tmp_path_factory, datamodel, digits) -> ExploredRun:
     run = tmp_path_factory.mktemp("run")
     (run / "manifest.json").write_text("{}", encoding="utf-8")
-    return Opened(run, datamodel, digits)
+    return ExploredRun(run, datamodel, digits)
 
 
 @pytest.fixture(scope="module")
-def site(opened):
+def site(run):
     """The page as it is by default."""
-    with serving.served(opened, None) as address:
+    with server.serve(run, None) as address:
         yield address
 
 
@@ -47,10 +47,10 @@ def uninvited(site):
 
 
 @pytest.fixture
-def stranger(opened):
+def stranger(run):
     """Who comes to a page with a token."""
     with (
-        serving.served(opened, None, token=TOKEN) as guarded,
+        server.serve(run, None, token=TOKEN) as guarded,
         httpx.Client(base_url=guarded, trust_env=False, timeout=60) as client,
     ):
         yield client
@@ -112,7 +112,7 @@ def test_the_page_itself_can_ask_and_a_link_to_it_can_be_followed(client, site):
     [("127.0.0.1", True), ("127.0.0.2", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("", False)],
 )
 def test_names_of_this_machine_are_known(name, local):
-    assert gate.loopback(name) == local
+    assert access.is_loopback(name) == local
 
 
 # The token
@@ -135,7 +135,7 @@ def test_no_route_is_answered_without_the_token(stranger):
     assert len(routes) > 60
     assert ("POST", "/gradio_api/upload") in routes
     assert ("GET", "/gradio_api/queue/data") in routes
-    for wrong in ("", f"?{gate.TOKEN}={TOKEN[:-1]}&session_hash={TOKEN}"):
+    for wrong in ("", f"?{access.TOKEN}={TOKEN[:-1]}&session_hash={TOKEN}"):
         for method, path in [*routes, ("OPTIONS", "/"), ("GET", "/nowhere"), ("PUT", "/")]:
             found = stranger.request(method, path + wrong, headers={"cookie": f"ddm-explore={TOKEN}"})
             assert found.status_code == 401, (method, path)
@@ -152,8 +152,8 @@ def test_a_web_socket_is_not_opened(site):
         assert not connection.recv(100).startswith(b"HTTP/1.1 101")
 
 
-def test_the_token_in_the_address_becomes_a_cookie(stranger, opened):
-    welcome = stranger.get(f"/?index=3&{gate.TOKEN}={TOKEN}&remove=<b>")
+def test_the_token_in_the_address_becomes_a_cookie(stranger, run):
+    welcome = stranger.get(f"/?index=3&{access.TOKEN}={TOKEN}&remove=<b>")
     assert welcome.status_code == 200
     cookie = welcome.headers["set-cookie"].lower()
     assert "httponly" in cookie
@@ -163,12 +163,12 @@ def test_the_token_in_the_address_becomes_a_cookie(stranger, opened):
     assert "?index=3&amp;remove=%3Cb%3E" in welcome.text
     assert stranger.get("/config").status_code == 200
     parts = Visitor(stranger).open("?index=3")
-    truth = opened.datamodel.target.outputs(opened.data.test[3][0][None]).double().softmax(1)[0].numpy()
+    truth = run.datamodel.target.outputs(run.data.test[3][0][None]).double().softmax(1)[0].numpy()
     assert probabilities(parts, "before") == pytest.approx(truth, abs=1e-5)
 
 
 def test_the_cookie_of_a_proxy_with_tls_is_secure(stranger):
-    welcome = stranger.get(f"/?{gate.TOKEN}={TOKEN}", headers={"host": "ddm.example", "x-forwarded-proto": "https"})
+    welcome = stranger.get(f"/?{access.TOKEN}={TOKEN}", headers={"host": "ddm.example", "x-forwarded-proto": "https"})
     assert "secure" in welcome.headers["set-cookie"].lower()
 
 
@@ -180,10 +180,10 @@ def test_with_a_token_another_site_still_cannot_ask(stranger):
 
 def test_other_users_of_this_machine_need_the_token_too(uninvited, site):
     token = re.search(r"/\?token=([\w-]{40,})$", site)[1]
-    for path in ("/", "/config", f"/?{gate.TOKEN}={token[:-1]}", "/gradio_api/file=/etc/passwd"):
+    for path in ("/", "/config", f"/?{access.TOKEN}={token[:-1]}", "/gradio_api/file=/etc/passwd"):
         assert uninvited.get(path).status_code == 401
     assert uninvited.post("/gradio_api/upload", files={"files": ("a.png", picture(8, 8))}).status_code == 401
-    assert uninvited.get("/", params={gate.TOKEN: token}).status_code == 200
+    assert uninvited.get("/", params={access.TOKEN: token}).status_code == 200
     assert uninvited.get("/config").status_code == 200
 
 
@@ -191,10 +191,10 @@ def test_a_token_of_ones_own_is_not_printed(stranger):
     assert not stranger.base_url.query
 
 
-def test_the_browser_gets_the_token_by_a_private_file(opened, monkeypatch):
+def test_the_browser_gets_the_token_by_a_private_file(run, monkeypatch):
     opened_pages = []
-    monkeypatch.setattr(serving.webbrowser, "open", opened_pages.append)
-    with serving.served(opened, None, browser=True) as address:
+    monkeypatch.setattr(server.webbrowser, "open", opened_pages.append)
+    with server.serve(run, None, browser=True) as address:
         token = address.partition("=")[2]
         assert token not in opened_pages[0]
         file = Path(urlparse(opened_pages[0]).path)
@@ -202,8 +202,8 @@ def test_the_browser_gets_the_token_by_a_private_file(opened, monkeypatch):
         assert file.parent.stat().st_mode & 0o077 == 0
 
 
-def test_for_other_machines_a_token_is_made(opened):
-    with serving.served(opened, None, host="0.0.0.0") as address:
+def test_for_other_machines_a_token_is_made(run):
+    with server.serve(run, None, host="0.0.0.0") as address:
         port, token = re.search(r":(\d+)/\?token=([\w-]{40,})$", address).groups()
         here = f"http://127.0.0.1:{port}"
         with httpx.Client(base_url=here, trust_env=False, timeout=60) as client:
@@ -213,13 +213,13 @@ def test_for_other_machines_a_token_is_made(opened):
 
 
 @pytest.mark.parametrize("token", ["", "secret", "ü" * 20, "line\nbreak" * 5])
-def test_tokens_that_are_easy_to_guess_are_refused(opened, refused, token):
-    with refused("token", "guess"), serving.served(opened, None, host="0.0.0.0", token=token):
+def test_tokens_that_are_easy_to_guess_are_refused(run, refused, token):
+    with refused("token", "guess"), server.serve(run, None, host="0.0.0.0", token=token):
         pass
 
 
-def test_a_host_that_is_not_this_machine_is_refused(opened, refused):
-    with refused("192.0.2.1", "--host"), serving.served(opened, None, host="192.0.2.1"):
+def test_a_host_that_is_not_this_machine_is_refused(run, refused):
+    with refused("192.0.2.1", "--host"), server.serve(run, None, host="192.0.2.1"):
         pass
 
 
@@ -227,14 +227,14 @@ def test_a_host_that_is_not_this_machine_is_refused(opened, refused):
 
 
 @pytest.fixture
-def hidden(client, opened):
+def hidden(client, run):
     """Paths and addresses that nobody may reach, by way of a link, too."""
     folder, link = files_of(client), files_of(client) / "link"
     if not link.is_symlink():
-        link.symlink_to(opened.run)
+        link.symlink_to(run.folder)
     paths = ["/etc/passwd", f"{folder}/../../etc/passwd", f"{folder}/link/manifest.json", "manifest.json", "~/.bashrc"]
-    paths += [str(opened.run / "manifest.json"), "file:///etc/passwd", str(folder), f"{folder}/none", "\0", ""]
-    paths += [f"{Path.cwd()}/.gradio/cached_examples/x", serving.__file__]
+    paths += [str(run.folder / "manifest.json"), "file:///etc/passwd", str(folder), f"{folder}/none", "\0", ""]
+    paths += [f"{Path.cwd()}/.gradio/cached_examples/x", server.__file__]
     return paths
 
 
@@ -328,7 +328,7 @@ def test_an_upload_without_a_file_name_gets_a_sentence(client, query, kind, disp
 
 
 def test_files_that_are_too_large_are_not_read(client):
-    large = b"0" * (upload.MOST_BYTES + 1)
+    large = b"0" * (upload.MAX_BYTES + 1)
     assert client.post("/gradio_api/upload", files={"files": ("a.png", large)}).status_code == 413
     host = f"{client.base_url.host}:{client.base_url.port}"
     with socket.create_connection((client.base_url.host, client.base_url.port), timeout=20) as connection:
@@ -342,7 +342,7 @@ def test_files_that_are_too_large_are_not_read(client):
 
 
 def test_files_of_visitors_do_not_fill_the_disk(client, monkeypatch):
-    monkeypatch.setattr(gate, "_MOST_STORED", 10)
+    monkeypatch.setattr(access, "_MAX_UPLOADED_BYTES", 10)
     files_of_others = {"files": ("a.png", picture(8, 8))}
     found = client.post("/gradio_api/upload", files=files_of_others)
     if found.status_code == 200:  # the first one
@@ -353,16 +353,16 @@ def test_files_of_visitors_do_not_fill_the_disk(client, monkeypatch):
 
 def test_what_is_removed_meanwhile_does_not_let_more_in(client, monkeypatch):
     (files_of(client) / "removed").symlink_to("nowhere")
-    monkeypatch.setattr(gate, "_MOST_STORED", 10)
+    monkeypatch.setattr(access, "_MAX_UPLOADED_BYTES", 10)
     assert client.post("/gradio_api/upload", files={"files": ("a.png", picture(8, 8))}).status_code == 503
 
 
-def test_a_full_run_gets_a_sentence_on_the_page(client, opened, monkeypatch):
-    monkeypatch.setattr(opened.room, "most", 0)
+def test_a_full_run_gets_a_sentence_on_the_page(client, run, monkeypatch):
+    monkeypatch.setattr(run.quota, "limit", 0)
     visitor = Visitor(client)
-    visitor.open(f"?index=3&remove={opened.datamodel.partition.names[2]}")
-    assert "no more are kept" in visitor.use("ddm-save", "click")["ddm-saved"]
-    assert "no more are kept" in visitor.use("ddm-compare", "click")["ddm-comparison"]
+    visitor.open(f"?index=3&remove={run.datamodel.partition.names[2]}")
+    assert "which is the limit" in visitor.use("ddm-save", "click")["ddm-saved"]
+    assert "which is the limit" in visitor.use("ddm-compare", "click")["ddm-comparison"]
 
 
 def test_what_is_no_picture_gets_a_sentence_on_the_page(client):
@@ -381,17 +381,17 @@ def test_what_is_no_picture_gets_a_sentence_on_the_page(client):
         parts = visitor.drop(content)
         assert word in parts["ddm-notice"]
         assert "ddm-image" not in parts
-    assert "Your picture" in visitor.drop(picture(8, 8))["ddm-image"]
+    assert "your picture" in visitor.drop(picture(8, 8))["ddm-image"]
 
 
 # Visits
 
 
-def test_visitors_have_a_state_each(client, opened):
+def test_visitors_have_a_state_each(client, run):
     one, two = Visitor(client), Visitor(client)
     one.open("?index=3")
     two.open("?index=4")
-    group = opened.datamodel.partition.names[0]
+    group = run.datamodel.partition.names[0]
     assert f"Without {group}" in one.use("ddm-another", "input", group)["ddm-bars"]
     parts = two.use("ddm-objective", "input", "loss")
     assert "index=4" in parts["ddm-query"]
@@ -411,7 +411,7 @@ def test_visitors_have_a_state_each(client, opened):
 )
 def test_a_forgotten_visit_gets_a_sentence(client, name, event, values):
     parts = Visitor(client).use(name, event, *values, data={"index": 0, "value": None})
-    assert "load the page again" in str(parts)
+    assert "reload the page" in str(parts)
     assert Visitor(client).order() == {"ddm-samples": ""}
 
 
@@ -423,8 +423,8 @@ def test_a_picture_that_is_not_in_the_gallery_gets_a_sentence(client):
         assert "choose one that is shown" in parts["ddm-notice"]
 
 
-def test_only_some_visits_and_questions_are_kept(opened):
-    blocks = page.Page(opened).blocks
+def test_only_some_visits_and_questions_are_kept(run):
+    blocks = page.Page(run).blocks
     assert blocks.state_session_capacity < 1000
     assert blocks._queue.max_size < 1000
 
@@ -448,21 +448,21 @@ def test_a_long_visit_takes_no_more_memory(client):
     assert kept[1] == kept[2]
 
 
-def test_one_retraining_at_a_time(client, opened):
+def test_one_retraining_at_a_time(client, run):
     visitor = Visitor(client)
-    visitor.open(f"?index=3&remove={opened.datamodel.partition.names[1]}")
-    with opened.retraining:
+    visitor.open(f"?index=3&remove={run.datamodel.partition.names[1]}")
+    with run.retraining_lock:
         assert "try again" in visitor.use("ddm-compare", "click")["ddm-comparison"]
-    assert not opened.retraining.locked()
+    assert not run.retraining_lock.locked()
 
 
-def test_a_busy_page_says_so_and_answers_those_who_wait(opened, monkeypatch):
-    monkeypatch.setattr(page, "_MOST_WAITING", 2)
-    with serving.served(opened, None) as site, logged_in(site) as client:
+def test_a_busy_page_says_so_and_answers_those_who_wait(run, monkeypatch):
+    monkeypatch.setattr(page, "_MAX_QUEUE", 2)
+    with server.serve(run, None) as site, logged_in(site) as client:
         visitors = [Visitor(client) for _ in range(6)]
-        with opened.lock:
-            asked = [visitor.join(visitor.events[None, "load"], "?index=3") for visitor in visitors]
-        waiting = [visitor for visitor, answer in zip(visitors, asked, strict=True) if answer.status_code == 200]
-        assert {answer.status_code for answer in asked} == {200, 503}
+        with run.lock:
+            question = [visitor.join(visitor.events[None, "load"], "?index=3") for visitor in visitors]
+        waiting = [visitor for visitor, answer in zip(visitors, question, strict=True) if answer.status_code == 200]
+        assert {answer.status_code for answer in question} == {200, 503}
         for visitor in waiting:
             assert probabilities(visitor.answer(visitor.events[None, "load"]), "before")

@@ -1,7 +1,7 @@
-"""Gate: which requests reach the page.
+"""Access control: which requests reach the page.
 
-It stands before every route of Gradio, some of which ask for no login, fetch addresses of other machines or read files
-that are not the page's. What the page does not need is not there; what is refused gets a sentence.
+Every request is checked before Gradio sees it, because some of Gradio's routes need no login, fetch addresses of other
+machines, or read files outside the page. Routes that the page does not use answer 404. Refused requests get a sentence.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from ddm.explorer import upload
-from ddm.explorer.quota import taken
+from ddm.explorer.quota import folder_bytes
 
 TOKEN = "token"
-"""The part of an address that holds it."""
+"""Name of the query parameter that holds the token."""
 
 _FILE = "/gradio_api/file="
 _JOIN = "/gradio_api/queue/join"
 _UPLOAD = "/gradio_api/upload"
 
-_READ = re.compile(
+_READABLE = re.compile(
     r"/|/(config|theme\.css|favicon\.ico|manifest\.json)|/(assets|static)/.+"
     r"|/gradio_api/(queue/data|upload_progress|heartbeat/\w+|file=.+)"
 )
-_WRITTEN = re.compile(rf"{_JOIN}|{_UPLOAD}|/gradio_api/(cancel|reset)")
-"""What the page asks for, and what it sends to."""
+_WRITABLE = re.compile(rf"{_JOIN}|{_UPLOAD}|/gradio_api/(cancel|reset)")
+"""Paths that the page reads, and paths that it posts to."""
 
 _FORM_ERRORS = (AttributeError, KeyError, TypeError, ValueError)
-"""What Gradio raises on forms without a file, without a file name or without a boundary."""
+"""Errors that Gradio raises for forms without a file, without a file name or without a boundary."""
 
-_MOST_SENT = 2**20
-_MOST_STORED = 2**28
-"""Bytes of a request that is no picture, and of all files that visitors have sent and Gradio has not yet removed."""
+_MAX_REQUEST_BYTES = 2**20
+_MAX_UPLOADED_BYTES = 2**28
+"""Maximum bytes of a request that is not an upload, and of all uploaded files that Gradio has not yet deleted."""
 
 _HEADERS = {
     "content-security-policy": "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; frame-ancestors 'self'",
@@ -52,11 +52,11 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
-"""What a browser may load: nothing from elsewhere, whatever Gradio's page asks for; and nothing of it elsewhere."""
+"""Browsers may load nothing from other sites, and other sites may load nothing from here."""
 
 
 class _RefusedError(Exception):
-    """A request that goes no further, with the status and the sentence that it gets."""
+    """A refused request, with the HTTP status and the sentence of the answer."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -64,13 +64,13 @@ class _RefusedError(Exception):
 
 
 @dataclass(frozen=True)
-class Gate:
-    """An ASGI application before another one.
+class AccessControl:
+    """ASGI middleware that checks each request and passes it on.
 
-    app:    the other one
+    app:    the application behind it
     folder: the only folder whose files a request may name
-    token:  the secret that every visitor needs, in the address once and in a cookie afterwards
-    local:  only requests to this machine's own names are answered, such as localhost
+    token:  the secret that every visitor needs, first in the address and then in a cookie
+    local:  answer only requests to this machine's own names, such as localhost
     """
 
     app: Any
@@ -79,7 +79,7 @@ class Gate:
     local: bool
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request, or pass it on."""
+        """Refuse a request, or pass it on."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
@@ -93,16 +93,16 @@ class Gate:
             self._check_origin(headers)
             answer = self._check_token(scope, headers)
             if answer is None:
-                receive = await self._checked(scope, headers, receive)
+                receive = await self._check_request(scope, headers, receive)
         except _RefusedError as refused:
             answer = PlainTextResponse(f"{refused}\n", refused.status)
         if answer is None and scope["path"] == _UPLOAD:
-            await self._upload(scope, receive, send)
+            await self._pass_upload(scope, receive, send)
         else:
             await (answer or self.app)(scope, receive, send)
 
-    async def _upload(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass on an upload. Where Gradio fails on a form, the visitor gets a sentence instead of its error 500."""
+    async def _pass_upload(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass on an upload. If Gradio fails on the form, answer with a sentence instead of its error 500."""
         try:
             await self.app(scope, receive, _without_failures(send))
         except _FORM_ERRORS:
@@ -110,45 +110,45 @@ class Gate:
             await answer(scope, receive, send)
 
     def _check_origin(self, headers: Headers) -> None:
-        """A page of another site must not ask, not even where its name was made to lead here."""
+        """Refuse requests from pages of other sites, also if their name resolves to this machine."""
         host = headers.get("host", "").lower()
-        if self.local and not loopback(_name(host)):
+        if self.local and not is_loopback(_host_name(host)):
             raise _RefusedError(403, "The page is for this machine only: open the address that ddm explore printed.")
         origin = headers.get("origin")
         if origin is not None and origin.lower().partition("://")[2] != host:
-            raise _RefusedError(403, "Another site may not ask here: open the page itself.")
+            raise _RefusedError(403, "Other sites may not send requests here: open the page itself.")
         fetched, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
         if fetched in ("cross-site", "same-site") and mode != "navigate":
-            raise _RefusedError(403, "Another site may not ask here: open the page itself.")
+            raise _RefusedError(403, "Other sites may not send requests here: open the page itself.")
 
     def _check_token(self, scope: Any, headers: Headers) -> Response | None:
-        """None if the cookie has the token; if the address has it, a page that sets the cookie and goes on."""
+        """None if the cookie holds the token. If the address holds it, a page that sets the cookie and reloads."""
         cookie = f"ddm-explore-{(scope.get('server') or ('', 0))[1]}"
-        if self._right(cookie_parser(headers.get("cookie", "")).get(cookie, "")):
+        if self._is_token(cookie_parser(headers.get("cookie", "")).get(cookie, "")):
             return None
         parts = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        if not any(name == TOKEN and self._right(value) for name, value in parts):
+        if not any(name == TOKEN and self._is_token(value) for name, value in parts):
             raise _RefusedError(401, f"A token is needed: open the address with ?{TOKEN}=… that ddm explore printed.")
         return self._welcome(scope, cookie, [part for part in parts if part[0] != TOKEN])
 
-    def _right(self, token: str) -> bool:
+    def _is_token(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), self.token.encode())
 
     def _welcome(self, scope: Any, cookie: str, rest: list[tuple[str, str]]) -> Response:
-        """Goes on by itself. A redirection would not bring the strict cookie along for who came by a link elsewhere."""
-        onwards = escape("?" + urlencode(rest, safe="/"))
+        """A page that sets the cookie and reloads. After a redirect from another site, browsers omit strict cookies."""
+        target = escape("?" + urlencode(rest, safe="/"))
         answer = HTMLResponse(
-            f"<!doctype html><meta http-equiv='refresh' content='0;url={onwards}'><a href='{onwards}'>Go on</a>",
+            f"<!doctype html><meta http-equiv='refresh' content='0;url={target}'><a href='{target}'>Continue</a>",
             headers={"cache-control": "no-store"},
         )
         secure = scope.get("scheme") == "https"
         answer.set_cookie(cookie, self.token, httponly=True, samesite="strict", secure=secure)
         return answer
 
-    async def _checked(self, scope: Any, headers: Headers, receive: Any) -> Any:
-        """How the rest of a request is received, once its path, its size and the files that it names are checked."""
+    async def _check_request(self, scope: Any, headers: Headers, receive: Any) -> Any:
+        """Check path, size and named files of a request. Returns the function that receives its body."""
         path, reads = scope["path"], scope["method"] in ("GET", "HEAD")
-        if not (_READ if reads else _WRITTEN).fullmatch(path) or scope["method"] not in ("GET", "HEAD", "POST"):
+        if not (_READABLE if reads else _WRITABLE).fullmatch(path) or scope["method"] not in ("GET", "HEAD", "POST"):
             raise _RefusedError(404, "There is nothing here.")
         if path.startswith(_FILE):
             self._check_file(path.removeprefix(_FILE))
@@ -156,16 +156,16 @@ class Gate:
             return receive
         _check_length(path, headers)
         if path == _UPLOAD:
-            await self._check_room()
+            await self._check_uploads()
             return receive
-        body = await _body(receive)
+        body = await _read_body(receive)
         self._check_body(body)
-        return _again(body, receive)
+        return _replay(body, receive)
 
-    async def _check_room(self) -> None:
-        """Counted in a thread: meanwhile other visitors are answered."""
-        if await asyncio.to_thread(taken, self.folder) > _MOST_STORED:
-            raise _RefusedError(503, "Too many pictures were dropped here of late: try again in an hour.")
+    async def _check_uploads(self) -> None:
+        """Refuse further uploads above the limit. The count runs in a thread, so that other visitors do not wait."""
+        if await asyncio.to_thread(folder_bytes, self.folder) > _MAX_UPLOADED_BYTES:
+            raise _RefusedError(503, "Visitors have uploaded too many pictures: try again in an hour.")
 
     def _check_body(self, body: bytes) -> None:
         try:
@@ -175,7 +175,7 @@ class Gate:
             raise _RefusedError(400, "The request cannot be read.") from None
 
     def _check_file(self, path: Any) -> None:
-        """Only files that were sent or made here: no others of this machine, and no addresses."""
+        """Allow only files in the page's own folder: no other files of this machine, and no web addresses."""
         try:
             inside = Path(path).is_absolute() and Path(path).resolve().is_relative_to(self.folder.resolve())
             known = inside and Path(path).is_file()
@@ -185,30 +185,30 @@ class Gate:
             raise _RefusedError(403, "There is no such file here: drop the picture on the page.")
 
 
-def loopback(name: str) -> bool:
-    """Whether a name in an address can mean nothing but this machine."""
+def is_loopback(name: str) -> bool:
+    """True if a host name always means this machine."""
     try:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
 
 
-def _name(host: str) -> str:
-    """The name in a Host header, without its port and brackets."""
+def _host_name(host: str) -> str:
+    """The name in a Host header, without port and brackets."""
     return re.sub(r":\d*$", "", host).strip("[]")
 
 
 def _check_length(path: str, headers: Headers) -> None:
     length = headers.get("content-length", "")
     if not (length.isascii() and length.isdigit()):
-        raise _RefusedError(411, "The request does not say how long it is.")
-    most = upload.MOST_BYTES + _MOST_SENT if path == _UPLOAD else _MOST_SENT
-    if len(length) > 12 or int(length) > most:
-        raise _RefusedError(413, f"The request has more than {most // 2**20} MB: give a smaller file.")
+        raise _RefusedError(411, "The request has no valid Content-Length.")
+    limit = upload.MAX_BYTES + _MAX_REQUEST_BYTES if path == _UPLOAD else _MAX_REQUEST_BYTES
+    if len(length) > 12 or int(length) > limit:
+        raise _RefusedError(413, f"The request is larger than {limit // 2**20} MB: use a smaller file.")
 
 
 def _paths(value: Any) -> Iterator[Any]:
-    """Everything in a request that Gradio could take for the path of a file."""
+    """All values in a request that Gradio could use as the path of a file."""
     if isinstance(value, dict):
         if "path" in value:
             yield value["path"]
@@ -219,8 +219,8 @@ def _paths(value: Any) -> Iterator[Any]:
             yield from _paths(part)
 
 
-async def _body(receive: Any) -> bytes:
-    """The body of a request, whose length was checked."""
+async def _read_body(receive: Any) -> bytes:
+    """Read the body of a request whose length was checked."""
     parts = []
     while True:
         message = await receive()
@@ -231,8 +231,8 @@ async def _body(receive: Any) -> bytes:
             return b"".join(parts)
 
 
-def _again(body: bytes, receive: Any) -> Any:
-    """Gives a body that was read once more, then what follows."""
+def _replay(body: bytes, receive: Any) -> Any:
+    """A receive function that returns a body that was already read, then whatever follows."""
     given = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def received() -> Any:
@@ -242,7 +242,7 @@ def _again(body: bytes, receive: Any) -> Any:
 
 
 def _without_failures(send: Any) -> Any:
-    """Holds back an answer with status 500: whoever catches the error sends another."""
+    """A send function that drops answers with status 500; the caller sends another one."""
     failed = False
 
     async def sent(message: Any) -> None:
@@ -255,7 +255,7 @@ def _without_failures(send: Any) -> Any:
 
 
 def _with_headers(send: Any) -> Any:
-    """Adds ``_HEADERS`` to every answer."""
+    """A send function that adds ``_HEADERS`` to every answer."""
 
     async def sent(message: Any) -> None:
         if message["type"] == "http.response.start":

@@ -1,0 +1,134 @@
+"""The run that a page explores: its datamodel and data, and results that all visitors share."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ddm.data.samples import Data, Samples
+from ddm.datamodel import DistilledDatamodel
+from ddm.errors import InputError
+from ddm.explorer.quota import Quota
+from ddm.runs.folder import EXACT
+from ddm.truth.retraining import Retraining
+
+MAX_TEST_IMAGES = 2000
+"""Maximum number of test images on the page. Larger test sets are thinned out evenly."""
+
+COUNTERFACTUALS = "counterfactuals"
+"""Folder of a run that holds the models saved from the page."""
+
+MAX_SAVED_BYTES = 2**32
+"""Bytes of saved and retrained models that visitors may add to a run."""
+
+_BATCH = 512
+
+
+class ExploredRun:
+    """A run, its datamodel and its data, for any number of visitors.
+
+    Any thread may call the datamodel at any time. The locks only keep visitors from computing the same thing twice.
+    Slow work has its own locks, so that quick answers do not wait for it.
+
+    rows:            positions ``(n,)`` of the test images on the page
+    lock:            held while a quick answer is computed
+    shares_lock:     held while the shares of training samples are computed
+    retraining_lock: held during a retraining: one runs at a time
+    quota:           limits the models that visitors store in the run
+    """
+
+    def __init__(self, folder: Path, datamodel: DistilledDatamodel, data: Data) -> None:
+        if len(data.train.shape) != 3:
+            raise InputError(f"ddm explore shows images, not inputs of shape {data.train.shape}: use ddm trace.")
+        self.folder, self.datamodel, self.data = folder, datamodel, data
+        count = len(data.test)
+        self.rows = np.unique(np.linspace(0, count - 1, min(count, MAX_TEST_IMAGES)).round().astype(int))
+        self.lock, self.shares_lock, self.retraining_lock = threading.RLock(), threading.Lock(), threading.Lock()
+        self.quota = Quota([folder / COUNTERFACTUALS, folder / EXACT], MAX_SAVED_BYTES)
+        self.model_without = lru_cache(maxsize=4)(self._model_without)
+        self.confusion_counts = lru_cache(maxsize=256)(self._confusion_counts)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """A name for each label."""
+        return self.data.classes
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The true label ``(n,)`` of each image of ``rows``."""
+        labels: np.ndarray = self.data.test.labels[torch.as_tensor(self.rows)].numpy()
+        return labels
+
+    @cached_property
+    def predicted(self) -> np.ndarray:
+        """The label ``(n,)`` that the model predicts for each image of ``rows``."""
+        with self.lock:
+            return self._classify(self.datamodel.target.network)
+
+    def can_remove(self, group: str) -> bool:
+        """True if the group was distilled, so that the datamodel can remove it."""
+        return group not in self.datamodel.synset.stopped
+
+    def retraining(self) -> Retraining:
+        """Real retraining, which caches its models in the run. One process, so that the estimated time is right."""
+        return Retraining(self.datamodel.target, self.data.train, self.folder / EXACT, workers=1)
+
+    @cached_property
+    def retraining_seconds(self) -> float | None:
+        """Estimated seconds of one retraining."""
+        with self.lock:
+            return self.retraining().estimate_seconds()
+
+    def _model_without(self, remove: tuple[str, ...]) -> nn.Module:
+        """The model without some groups, as the datamodel predicts it."""
+        with self.lock:
+            return self.datamodel.counterfactual(remove)
+
+    def _confusion_counts(self, remove: tuple[str, ...]) -> np.ndarray:
+        """The confusion matrix ``(L, L)``, true × predicted, of the images of ``rows`` without some groups."""
+        predicted = self._classify(self.model_without(remove)) if remove else self.predicted
+        return count_confusions(self.labels, predicted, self.classes)
+
+    def _classify(self, network: nn.Module) -> np.ndarray:
+        return self.logits(network).argmax(1).numpy()
+
+    def logits(self, network: nn.Module) -> Tensor:
+        """Logits ``(n, L)`` of a network for the images of ``rows``."""
+        device = self.datamodel.target.device
+        with torch.no_grad():
+            parts = [
+                network(self.data.test.batch(self.rows[first : first + _BATCH])[0].to(device)).cpu()
+                for first in range(0, len(self.rows), _BATCH)
+            ]
+        return torch.cat(parts)
+
+
+def count_confusions(labels: np.ndarray, predicted: np.ndarray, classes: tuple[str, ...]) -> np.ndarray:
+    """The confusion matrix ``(L, L)``, true × predicted."""
+    size = len(classes)
+    counts: np.ndarray = np.bincount(labels * size + predicted, minlength=size * size).reshape(size, size)
+    return counts
+
+
+def warm_up(run: ExploredRun) -> None:
+    """Cache what the first question needs: predictions, and the directions of all groups."""
+    run.confusion_counts(())
+    with run.lock:
+        run.datamodel.trace(_first_image(run))
+        run.datamodel.attribute(_first_image(run))
+
+
+def warm_up_shares(run: ExploredRun) -> None:
+    """Cache what the first shares of training samples need: the curvature."""
+    with run.shares_lock, contextlib.suppress(InputError):
+        run.datamodel.shares(_first_image(run))
+
+
+def _first_image(run: ExploredRun) -> Samples:
+    return run.data.test[run.rows[:1]]

@@ -1,0 +1,87 @@
+"""Effects and answers as sentences, with signs and units in words."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ddm.errors import InputError
+from ddm.explorer.explored_run import ExploredRun
+from ddm.explorer.question import Question
+from ddm.explorer.state import State
+
+_IN_POINTS = ("probabilities",)
+"""Objectives whose effects are in percentage points."""
+
+
+def signed_effect(state: State, effect: float) -> str:
+    """The effect of a removal with its sign and unit, such as ``−8.7 points``."""
+    if math.isnan(effect):
+        return "not measured"
+    size = f"{100 * effect:+.1f} points" if state.objective in _IN_POINTS else f"{effect:+.3g}"
+    return size.replace("-", "−", 1)
+
+
+def value_text(state: State, value: float) -> str:
+    """A value of the objective in its unit."""
+    return f"{value:.1%}" if state.objective in _IN_POINTS else f"{value:.3g}"
+
+
+def effect_clause(state: State, focus: str, effect: float) -> str:
+    """What the removal of a group does, as the end of a sentence."""
+    size = f"{100 * abs(effect):.1f} points" if state.objective in _IN_POINTS else f"{abs(effect):.3g}"
+    if state.objective == "prediction":
+        return f"moves the probabilities by {size} (squared distance)"
+    verb = "raises" if effect > 0 else "lowers"
+    return f"{verb} {objective_noun(state, focus)} by {size}"
+
+
+def objective_noun(state: State, focus: str) -> str:
+    """The name of the objective in a sentence."""
+    return {
+        "probabilities": f"the probability of {focus}",
+        "logits": f"the logit of {focus}",
+        "prediction": "the shift of the prediction",
+    }.get(state.objective, "the loss on this image")
+
+
+def verdict(run: ExploredRun, state: State, question: Question) -> str:
+    """The predicted class, and whether it is right."""
+    image = "your picture" if state.picture else f"test image {state.index}"
+    predicted = run.classes[question.predicted]
+    if question.label is None:
+        return f"The model says {predicted} for {image}. Its true class is unknown; {predicted} is used instead."
+    if question.label == predicted:
+        return f"Right: the model says {predicted} for {image}."
+    return f"Wrong: the model says {predicted} for {image}, which is {question.label}."
+
+
+def removal_sentence(state: State, run: ExploredRun, before: np.ndarray, after: np.ndarray) -> str:
+    """How the removal changes the prediction."""
+    if not state.remove:
+        return "No group is removed yet: tick groups to see the model without them."
+    first, second = run.classes[int(before.argmax())], run.classes[int(after.argmax())]
+    names = ", ".join(state.remove)
+    if first == second:
+        return f"Without {names} the model would still say {first}: {before.max():.1%} → {after.max():.1%}."
+    return f"Without {names} the model would say {second} ({after.max():.1%}) instead of {first}."
+
+
+def retraining_cost(run: ExploredRun) -> str:
+    """How long a comparison with retraining takes, or why it is not possible."""
+    try:
+        seconds = run.retraining_seconds
+    except InputError as error:
+        return refusal(error)
+    about = "" if seconds is None else f", about {max(seconds, 0.1):.1f} s each"
+    return (
+        f"A comparison trains the model twice{about}: once without the ticked groups and once with all groups. "
+        "Trainings are cached, so the same comparison is instant the second time."
+    )
+
+
+def refusal(error: InputError) -> str:
+    """An error message as a sentence of its own."""
+    sentence = str(error)
+    return sentence[:1].upper() + sentence[1:]
