@@ -33,7 +33,7 @@ def fitted(samples, network=None, recipe=RECIPE, **options):
 def is_finite(datamodel, question):
     """Whether all that a datamodel holds and answers is a number."""
     synset = datamodel.synset
-    held = [synset.images, synset.targets, synset.lengths, synset.alignment]
+    held = [synset.images, synset.targets, synset.step_sizes, synset.alignment]
     asked = [datamodel.attribute(question, objective).matrix for objective in ("loss", "prediction")]
     return all(bool(torch.as_tensor(values).isfinite().all()) for values in (*held, *asked))
 

@@ -78,7 +78,9 @@ def test_fine_tuning_with_the_librarys_steps_gives_the_librarys_counterfactual(t
     datamodel = ddm.DistilledDatamodel.fit(target, digits.train, clusters=2, matching="reverse", steps=3)
     synset, target = datamodel.synset, datamodel.target
     groups = torch.tensor([0, 2])
-    ((_, theta),) = finetune_on_synsets(target, target.theta, target.fixed, synset, groups, synset.lengths[groups], [1])
+    ((_, theta),) = finetune_on_synsets(
+        target, target.theta, target.fixed, synset, groups, synset.step_sizes[groups], [1]
+    )
     removed = np.isin(np.arange(len(synset)), groups.numpy())[None]
     torch.testing.assert_close(theta, datamodel._clusters.parameters(removed)[0])
 

@@ -92,7 +92,7 @@ def test_the_audit_of_another_synset_is_forgotten(command, audited):
     shutil.copytree(audited, "run")
     datamodel, _ = ddm.runs.run.open_run(Path("run"))
     datamodel.audited = None
-    datamodel.synset.lengths.mul_(2)
+    datamodel.synset.step_sizes.mul_(2)
     datamodel.save("run")
     assert Path("run/audit.json").exists()
     assert ask(command, "trace", "run", "--json").json["audit"] is None

@@ -7,7 +7,6 @@ import ddm
 from ddm.counterfactual import displaced as module
 from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.curvature import gradients
-from ddm.distil.gradient import match as gradient
 from ddm.errors import InputError
 
 
@@ -21,7 +20,7 @@ def by_hand(datamodel, removed):
             targets = synset.targets[group].argmax(-1) if synset.hard else synset.targets[group]
             images = synset.images[0 if synset.shared else group]
             loss = nn.functional.cross_entropy(network(images), targets)
-            (loss * synset.lengths[group] / synset.steps).backward()
+            (loss * synset.step_sizes[group] / synset.steps).backward()
         with torch.no_grad():
             for parameter in network.parameters():
                 parameter -= parameter.grad
@@ -44,7 +43,7 @@ def test_a_counterfactual_is_the_target_fine_tuned_on_the_synset_of_the_removed_
     target, digits, changes, large, monkeypatch
 ):
     if large:  # as networks are treated that are too large to be vectorised
-        monkeypatch.setattr(gradient, "_FEW_PARAMETERS", 0)
+        monkeypatch.setattr("ddm.distil.synset_gradients._FEW_PARAMETERS", 0)
         monkeypatch.setattr(module, "_FEW_PARAMETERS", 0)
     datamodel = ddm.DistilledDatamodel.fit(
         target, digits.train, clusters=1, steps=3, **{"matching": "reverse", **changes}

@@ -104,7 +104,7 @@ def test_the_synset_of_a_group_does_not_depend_on_the_order_of_the_groups(target
     one, _ = distilled(target, digits, partition)
     other, _ = distilled(target, digits, reversed_order)
     torch.testing.assert_close(one.images, other.images.flip(0), rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(one.lengths, other.lengths.flip(0), rtol=1e-2, atol=1e-6)
+    torch.testing.assert_close(one.step_sizes, other.step_sizes.flip(0), rtol=1e-2, atol=1e-6)
 
 
 def test_the_synset_does_not_depend_on_how_groups_are_blocked(target, digits, partition):
@@ -127,7 +127,7 @@ def test_blocks_matched_in_processes_give_the_bits_of_those_matched_here(target,
     )
     for one, other in zip(here, there, strict=True):
         assert one.names == other.names
-        for part in ("images", "targets", "lengths", "alignment"):
+        for part in ("images", "targets", "step_sizes", "alignment"):
             assert torch.equal(getattr(one, part), getattr(other, part))
 
 
@@ -178,7 +178,7 @@ def test_a_block_uses_nothing_that_the_target_left_on_another_device(target, els
         made.append(next(iter(work.distil_blocks(partition, partition.by_class(), blocks, lambda amount: None)))[1])
     for (_, here), (_, there) in zip(*made, strict=True):
         assert torch.equal(here.images, there.images)
-        assert torch.equal(here.lengths, there.lengths)
+        assert torch.equal(here.step_sizes, there.step_sizes)
 
 
 @given(
@@ -208,7 +208,7 @@ def test_class_synsets_are_those_of_a_classwise_partition(target, digits, partit
     alone, _ = distilled(target, digits, classwise(digits.train))
     assert classes.names == alone.names
     torch.testing.assert_close(classes.images, alone.images, rtol=1e-2, atol=1e-2)
-    torch.testing.assert_close(classes.lengths, alone.lengths, rtol=0.05, atol=1e-4)
+    torch.testing.assert_close(classes.step_sizes, alone.step_sizes, rtol=0.05, atol=1e-4)
 
 
 def test_where_each_class_is_one_group_its_synset_serves_both_levels(target, digits):
@@ -218,7 +218,7 @@ def test_where_each_class_is_one_group_its_synset_serves_both_levels(target, dig
     assert groups.names == tuple(f"group of {k}" for k in range(10))
     assert classes.names == digits.classes
     assert torch.equal(groups.images, classes.images.flip(0))
-    assert torch.equal(groups.lengths, classes.lengths.flip(0))
+    assert torch.equal(groups.step_sizes, classes.step_sizes.flip(0))
 
 
 def test_matching_brings_the_gradients_closer(target, digits, partition):
@@ -248,7 +248,7 @@ def test_a_synset_points_away_from_its_group_when_reversed_and_towards_it_when_f
     ).mean(1)
     agreement = F.cosine_similarity(gradients, wanted, dim=1).mean()
     assert agreement < -0.2 if matching == "reverse" else agreement > 0.2
-    assert (synset.lengths.sign() == (1 if matching == "reverse" else -1)).float().mean() > 0.7
+    assert (synset.step_sizes.sign() == (1 if matching == "reverse" else -1)).float().mean() > 0.7
 
 
 def test_soft_targets_sum_to_one_and_hard_ones_stay_one_hot(target, digits, partition):
@@ -366,7 +366,7 @@ def test_augmented_noise_started_synsets_of_every_optimizer_are_finite(target, d
     for changes in ({"optimizer": "sgd", "augment": "shift"}, {"init": "noise", "augment": "flip-shift"}):
         synset, _ = distilled(target, digits, partition, **changes)
         assert torch.isfinite(synset.images).all()
-        assert torch.isfinite(synset.lengths).all()
+        assert torch.isfinite(synset.step_sizes).all()
 
 
 def test_groups_that_cut_across_classes_have_no_class_level(target, digits):

@@ -219,7 +219,7 @@ def test_a_synset_moves_the_target_as_its_encoding_says(target, digits, synsets)
     loss = F.cross_entropy(
         target.flat(theta := target.theta.clone().requires_grad_(), target.fixed, synset.images[0]), synset.targets[5]
     )
-    step = -synset.lengths[5] * torch.autograd.grad(loss, theta)[0]
+    step = -synset.step_sizes[5] * torch.autograd.grad(loss, theta)[0]
     scale = float(step.abs().max())
     torch.testing.assert_close(models.directions(None)[5], step, rtol=1e-3, atol=1e-3 * scale)
     alone = Counterfactuals(target, synset).parameters(np.eye(len(synset), dtype=bool)[5:6])[0] - target.theta

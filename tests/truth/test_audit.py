@@ -339,7 +339,7 @@ def test_a_datamodel_of_the_wrong_sign_is_found_out(tmp_path):
     recipe = ddm.Recipe(epochs=4, lr=0.1, batch_size=32, momentum=0.9)
     target = ddm.train(ddm.networks.ConvNet(width=4, depth=1), data.train, recipe)
     right = ddm.DistilledDatamodel.fit(target, data.train, partition="class", steps=10)
-    synset = replace(right.synset, lengths=-right.synset.lengths)
+    synset = replace(right.synset, step_sizes=-right.synset.step_sizes)
     wrong = ddm.DistilledDatamodel(
         target, right.partition, synset, None, right.settings, right.data, samples=right.samples
     )

@@ -254,7 +254,7 @@ def _finetune_until(
 
 def _step_sizes(synset: Synset, groups: Tensor) -> Tensor:
     """Step sizes α_κ / T ``(B,)`` of some groups."""
-    return synset.lengths[groups] / synset.steps
+    return synset.step_sizes[groups] / synset.steps
 
 
 def finetune_on_synsets(

@@ -26,7 +26,7 @@ class Counterfactuals(Models):
         self.target, self.synset = target, synset
         self._images = synset.images.to(target.theta)
         self._targets = synset.targets.to(target.theta)
-        self._lengths = synset.lengths.to(target.theta)
+        self._step_sizes = synset.step_sizes.to(target.theta)
         self._directions: Tensor | None = None
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class Counterfactuals(Models):
             hard=self.synset.hard,
             vectorised=False,  # nothing is differentiated twice here, and torch.func takes seconds to import
         )
-        return -self._lengths[groups][:, None] * gradients.detach()
+        return -self._step_sizes[groups][:, None] * gradients.detach()
 
     def _shared_steps_of(self, groups: Tensor, theta: Tensor) -> Tensor:
         """The same where all groups share their images: Σ_b J(x̃_b)ᵀ r_κb with r = α (q̃ − p) / B, Σ_l r = 0."""
@@ -100,8 +100,8 @@ class Counterfactuals(Models):
 
     def _residuals(self, groups: Tensor, logits: Tensor, images: Tensor) -> Tensor:
         """r_κb ``(B, b, L)`` on some images with logits ``(b, L)``."""
-        lengths = self._lengths[groups][:, None, None] / self._images.shape[1]
-        return lengths * (self._targets[groups][:, images] - logits.softmax(1))
+        sizes = self._step_sizes[groups][:, None, None] / self._images.shape[1]
+        return sizes * (self._targets[groups][:, images] - logits.softmax(1))
 
     def check_usable(self, removed: np.ndarray) -> None:
         """Refuse to remove a group whose matching was stopped."""

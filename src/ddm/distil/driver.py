@@ -131,7 +131,7 @@ def _check_synset(synset: Synset, what: str, settings: Settings) -> None:
         _warn(f"{len(synset.stopped)} of {len(synset)} {what} could not be distilled: {first}")
     if bool((synset.alignment.abs() < _ZERO_ALIGNMENT).all()):
         _warn(f"the synsets of the {what} carry no signal: all gradients are close to zero. Did the model train?")
-    wrong = int((synset.lengths < 0).sum())
+    wrong = int((synset.step_sizes < 0).sum())
     if wrong and settings.matching == "reverse":
         _warn(
             f"the synsets of {wrong} of {len(synset)} {what} point the wrong way, so their steps are reversed: "

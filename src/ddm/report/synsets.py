@@ -39,7 +39,7 @@ def _strip(subject: Subject, number: int) -> dict[str, Any]:
     """q̃ − p, a row a class and a column an image."""
     synset, target = subject.datamodel.synset, subject.datamodel.target
     predicted = target.outputs(synset.images[0][:_COLUMNS].to(target.theta)).softmax(1).cpu()
-    asked = synset.lengths[number] * (synset.targets[number][:_COLUMNS] - predicted)
+    asked = synset.step_sizes[number] * (synset.targets[number][:_COLUMNS] - predicted)
     return {
         "name": synset.names[number],
         "picture": strip(asked.T.numpy()),

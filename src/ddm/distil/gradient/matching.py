@@ -171,7 +171,7 @@ class GradientMatching:
             names=tuple(names),
             images=samples.images.cpu(),
             targets=samples.targets.cpu(),
-            lengths=step_sizes,
+            step_sizes=step_sizes,
             alignment=F.cosine_similarity(steps, wanted, dim=1).cpu(),
             steps=settings.finetune_steps,
             hard=hard,

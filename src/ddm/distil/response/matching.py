@@ -139,13 +139,13 @@ class ResponseMatching:
         assert self.images is not None
         residuals = encoding.residuals[part]
         count = len(self.images)
-        lengths = count * residuals.abs().amax((1, 2)).clamp(min=torch.finfo(residuals.dtype).tiny)
+        step_sizes = count * residuals.abs().amax((1, 2)).clamp(min=torch.finfo(residuals.dtype).tiny)
         predictions = self.target.outputs(self.images).softmax(1)
         return Synset(
             names=tuple(names),
             images=self.images[None].cpu(),
-            targets=(predictions + count * residuals / lengths[:, None, None]).cpu(),
-            lengths=lengths.cpu(),
+            targets=(predictions + count * residuals / step_sizes[:, None, None]).cpu(),
+            step_sizes=step_sizes.cpu(),
             alignment=encoding.alignment[part].cpu(),
             steps=self.settings.finetune_steps,
             shared=True,
