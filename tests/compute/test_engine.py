@@ -64,7 +64,7 @@ def test_only_the_outer_bar_is_shown(monkeypatch):
             time.sleep(0.05)
 
     monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setattr(progress, "_PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "_DELAY", 0.0)
     monkeypatch.setenv("TERM", "xterm")
     list(engine.run_tasks(work, range(3), workers=1, description="outer"))
     assert "outer" in sys.stderr.getvalue()

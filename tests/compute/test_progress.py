@@ -96,7 +96,7 @@ def test_a_bar_says_which_time_is_which(monkeypatch):
             return len(text)
 
     monkeypatch.setattr(sys, "stderr", Watched())
-    monkeypatch.setattr(progress, "_PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "_DELAY", 0.0)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     with progress.bar("training", 4) as advance:

@@ -2,19 +2,19 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from ddm.data.labels import number
+from ddm.data.labels import encode_labels
 from ddm.data.samples import MAX_CLASSES
 
 
 def test_all_splits_share_the_classes():
-    classes, labels = number({"train": ["b", "a"], "test": ["c", "b"]}, None, "data")
+    classes, labels = encode_labels({"train": ["b", "a"], "test": ["c", "b"]}, None, "data")
     assert classes == ("a", "b", "c")
     assert labels["train"].tolist() == [1, 0]
     assert labels["test"].tolist() == [2, 1]
 
 
 def test_numbers_name_themselves_up_to_the_highest_of_all_splits():
-    classes, labels = number({"train": [0, 2], "test": [4]}, None, "data")
+    classes, labels = encode_labels({"train": [0, 2], "test": [4]}, None, "data")
     assert classes == ("0", "1", "2", "3", "4")
     assert labels["test"].tolist() == [4]
 
@@ -22,15 +22,15 @@ def test_numbers_name_themselves_up_to_the_highest_of_all_splits():
 @pytest.mark.parametrize("labels", [[0, 2], [-1, 0], [0, 10**18]])
 def test_numbers_must_be_positions_in_the_classes(labels):
     with refused("data", "0 to 1"):
-        number({"train": [0, 1], "test": labels}, ["a", "b"], "data")
+        encode_labels({"train": [0, 1], "test": labels}, ["a", "b"], "data")
 
 
 @pytest.mark.parametrize("labels", [[0, None], [[0], [1, 2]], [0, 10**30], [{}], []])
 def test_one_number_or_string_a_sample(labels):
     with refused("data", "labels"):
-        number({"train": labels}, None, "data")
+        encode_labels({"train": labels}, None, "data")
 
 
 def test_more_different_strings_than_classes_can_be_are_refused():
     with refused("data", "different labels"):
-        number({"train": np.arange(MAX_CLASSES + 1).astype(str)}, None, "data")
+        encode_labels({"train": np.arange(MAX_CLASSES + 1).astype(str)}, None, "data")

@@ -13,7 +13,7 @@ from refusals import refused
 
 import ddm.data
 from ddm.data import Data, Samples, load, names
-from ddm.data.readers.published import Published, finish
+from ddm.data.readers.published import Published, build_splits
 
 OPTIONS = {"limit": None, "validation": 0.1, "seed": 0}
 
@@ -23,7 +23,7 @@ def split(count, classes=3, seed=0):
 
 
 def finished(published, **options):
-    return finish("data", published, **OPTIONS | options)
+    return build_splits("data", published, **OPTIONS | options)
 
 
 def shares(samples):
@@ -210,9 +210,9 @@ def test_a_class_with_one_sample_stays_in_training():
 
 
 def test_nothing_to_set_aside_is_refused():
-    with refused("one sample a class", "test"):
+    with refused("one sample per class", "test"):
         finished(Published(split(3)))
-    with refused("one sample a class", "validation"):
+    with refused("one sample per class", "validation"):
         finished(Published(split(3), test=split(3, seed=1)))
 
 

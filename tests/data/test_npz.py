@@ -128,9 +128,9 @@ def test_labels_in_a_column_as_whole_floats_or_true_and_false(tmp_path, labels):
         (np.full(20, 10**9), "number the classes"),
         (np.full(20, 1j), "whole numbers or all strings"),
         (np.arange(19), "20 inputs"),
-        (np.eye(20), "one label a sample"),
-        (np.array(3), "one label a sample"),
-        (np.array([]), "one label a sample"),
+        (np.eye(20), "one label per sample"),
+        (np.array(3), "one label per sample"),
+        (np.array([]), "one label per sample"),
         (np.array([b"\xff"] * 20), "cannot be read"),
     ],
 )

@@ -84,14 +84,14 @@ def test_a_plain_unpickler_would_have_made_the_call(tmp_path, payload):
         ("__builtin__", "eval"),
         ("copyreg", "_reconstructor"),
         ("copy_reg", "_reconstructor"),
-        ("ddm.datasets.pickles", "os"),
+        ("ddm.data.readers.pickles", "os"),
         ("torch", "load"),
     ],
 )
 @pytest.mark.parametrize("by_stack", [False, True])
 def test_no_other_name_is_looked_up(tmp_path, module, name, by_stack):
     asking = b"\x80\x04" + string(module) + string(name) + b"\x93" if by_stack else f"c{module}\n{name}\n".encode()
-    with refused(f"asks for {module}.{name}", "nothing was run"):
+    with refused(f"asks for {module}.{name}", "no code was run"):
         read(tmp_path, asking + b".")
 
 
@@ -249,18 +249,18 @@ COLLIDING = [number(k * (2**61 - 1)) for k in range(1, 20_000)]
 def test_keys_that_collide_are_refused(tmp_path, keys, one_by_one):
     made = [keys[1](key) for key in COLLIDING]
     items = b"".join(key + b"Ns" for key in made) if one_by_one else b"(" + b"".join(key + b"N" for key in made) + b"u"
-    with refused("SETITEM", "nothing was run"):
+    with refused("SETITEM", "no code was run"):
         read(tmp_path, b"\x80\x04}" + items + b".")
 
 
 @pytest.mark.parametrize("content", [b"\x8f(%su.", b"(%s\x91."], ids=["set", "frozen set"])
 def test_sets_are_refused(tmp_path, content):
-    with refused("SET", "nothing was run"):
+    with refused("SET", "no code was run"):
         read(tmp_path, b"\x80\x04" + content % b"".join(COLLIDING))
 
 
 def test_more_instructions_than_any_published_file_has_are_refused(tmp_path):
-    with refused("1,000,000", "instructions", "nothing was run"):
+    with refused("1,000,000", "instructions", "no code was run"):
         read(tmp_path, b"\x80\x04}" + b"N0" * 4_500_000 + b".")
 
 

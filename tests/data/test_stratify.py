@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddm.data.stratify import choose
+from ddm.data.stratify import choose_stratified
 
 labels = st.lists(st.integers(0, 6), min_size=1, max_size=120).map(np.array)
 
@@ -15,7 +15,7 @@ def random(seed=0):
 @settings(deadline=None)
 @given(labels, st.integers(1, 150), st.integers(0, 3))
 def test_as_many_as_asked_for_each_once_and_in_order(labels, count, seed):
-    chosen = choose(labels, count, random(seed))
+    chosen = choose_stratified(labels, count, random(seed))
     assert len(chosen) == min(count, len(labels))
     assert np.all(np.diff(chosen) > 0)
     assert chosen.min() >= 0
@@ -26,13 +26,13 @@ def test_as_many_as_asked_for_each_once_and_in_order(labels, count, seed):
 @given(labels, st.integers(0, 150))
 def test_no_class_is_dropped_when_there_is_room_for_each(labels, extra):
     classes = set(labels.tolist())
-    assert set(labels[choose(labels, len(classes) + extra, random())].tolist()) == classes
+    assert set(labels[choose_stratified(labels, len(classes) + extra, random())].tolist()) == classes
 
 
 @settings(deadline=None)
 @given(labels, st.integers(1, 150))
 def test_leave_one_leaves_every_class_a_sample(labels, count):
-    chosen = choose(labels, count, random(), leave_one=True)
+    chosen = choose_stratified(labels, count, random(), leave_one=True)
     assert set(np.delete(labels, chosen).tolist()) == set(labels.tolist())
     assert len(chosen) == min(count, len(labels) - len(set(labels.tolist())))
 
@@ -42,24 +42,24 @@ def test_leave_one_leaves_every_class_a_sample(labels, count):
 def test_classes_keep_their_proportions_to_within_one(sizes, share):
     labels = np.repeat(np.arange(len(sizes)), sizes)
     count = round(share * len(labels))
-    taken = np.bincount(labels[choose(labels, count, random())], minlength=len(sizes))
+    taken = np.bincount(labels[choose_stratified(labels, count, random())], minlength=len(sizes))
     assert np.all(np.abs(taken - count * np.array(sizes) / len(labels)) < 1)
 
 
 def test_the_choice_follows_the_seed():
     labels = np.arange(200) % 5
-    same = [choose(labels, 50, random(1)).tolist() for _ in range(2)]
+    same = [choose_stratified(labels, 50, random(1)).tolist() for _ in range(2)]
     assert same[0] == same[1]
-    assert same[0] != choose(labels, 50, random(2)).tolist()
+    assert same[0] != choose_stratified(labels, 50, random(2)).tolist()
 
 
 def test_every_sample_has_the_same_chance():
     labels = np.array([0] * 30 + [1] * 10)
-    counts = sum(np.bincount(choose(labels, 8, random(seed)), minlength=40) for seed in range(600))
+    counts = sum(np.bincount(choose_stratified(labels, 8, random(seed)), minlength=40) for seed in range(600))
     assert counts == pytest.approx(np.full(40, 600 * 8 / 40), rel=0.35)
 
 
 def test_classes_are_chosen_by_chance_when_there_is_no_room_for_each():
     labels = np.arange(100)
-    first = {int(choose(labels, 1, random(seed))[0]) for seed in range(30)}
+    first = {int(choose_stratified(labels, 1, random(seed))[0]) for seed in range(30)}
     assert len(first) > 10

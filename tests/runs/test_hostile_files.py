@@ -345,7 +345,7 @@ def test_json_of_any_length_is_not_read(run, command):
 def test_a_pipe_in_a_run_is_not_waited_for(run, name, command):
     (run / name).unlink()
     os.mkfifo(run / name)
-    assert_refused(command("trace", run, "--index", 0), "ordinary file")
+    assert_refused(command("trace", run, "--index", 0), "regular file")
 
 
 # --- tensors ---

@@ -1,1 +1,1 @@
-"""Where work runs and where files go: the engine and its backends, atomic files, memory, progress, validation."""
+"""The engine and its backends, atomic files, locked folders, tensors on disk, memory, progress, checks."""

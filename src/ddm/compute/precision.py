@@ -37,6 +37,6 @@ def check_bfloat16(device: torch.device) -> None:
 
 @functools.cache
 def bfloat16_works() -> bool:
-    """False if the processor kills a process that computes in bfloat16; tried once for each process."""
+    """False if the processor kills a process that computes in bfloat16; the trial runs once per process."""
     done = subprocess.run(_CHILD, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return 0 <= done.returncode < 256  # a signal is negative on Unix and a large number on Windows

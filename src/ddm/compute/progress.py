@@ -20,9 +20,9 @@ from rich.progress import (
 from ddm.compute.terminal import console, printable
 
 Advance = Callable[[float], None]
-"""Moves a bar on by some amount of work."""
+"""Advances a bar by an amount of work."""
 
-_PATIENCE = 2.0
+_DELAY = 2.0
 """Seconds of work before a bar appears: shorter work shows nothing."""
 
 _INTERVAL = 30.0
@@ -30,12 +30,12 @@ _INTERVAL = 30.0
 
 
 _silent = 0
-"""How many blocks ask for no bars."""
+"""Number of ``silent`` blocks that are running."""
 
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Show no progress within this block: an outer bar shows it."""
+    """Show no progress within this block, because an outer bar does."""
     global _silent
     _silent += 1
     try:
@@ -52,7 +52,7 @@ def note(sentence: str) -> None:
 
 @contextmanager
 def bar(description: str, total: float) -> Iterator[Advance]:
-    """Show the progress of ``total`` units of work; the block calls the function it gets with each amount it did."""
+    """Show the progress of ``total`` units of work; the block gets a function that it calls with each amount done."""
     if _silent:
         yield lambda amount: None
         return
@@ -73,14 +73,14 @@ def _terminal(description: str, total: float) -> Iterator[Advance]:
         console=console(stderr=True),
     )
     task = progress.add_task(printable(description), total=total)
-    patience = threading.Timer(_PATIENCE, progress.start)
-    patience.daemon = True
-    patience.start()
+    delay = threading.Timer(_DELAY, progress.start)
+    delay.daemon = True
+    delay.start()
     try:
         yield lambda amount: progress.advance(task, amount)
     finally:
-        patience.cancel()
-        patience.join()
+        delay.cancel()
+        delay.join()
         if progress.live.is_started:
             progress.stop()
 
@@ -109,9 +109,9 @@ def _log(description: str, total: float) -> Iterator[Advance]:
 
 
 def format_line(description: str, done: float, total: float, elapsed: float) -> str:
-    """How far work is, for a log: ``distilling groups: 40 of 100, 1 min elapsed, 2 min left``.
+    """A line for a log, such as ``distilling groups: 40 of 100, 1 min elapsed, 2 min left``.
 
-    Work that is not counted in whole units is given in percent.
+    A ``total`` that is not a whole number is shown in percent.
     """
     count = f"{done:,.0f} of {total:,}" if isinstance(total, int) else f"{done / total if total else 0:.0%}"
     left = f"{format_duration(elapsed * (total - done) / done)} left" if done > 0 else "time left not known yet"
@@ -119,7 +119,7 @@ def format_line(description: str, done: float, total: float, elapsed: float) -> 
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds in the unit that people would use."""
+    """A duration in seconds, minutes or hours."""
     if seconds < 59.5:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

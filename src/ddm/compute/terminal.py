@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters but line break and tab, characters that reverse the direction of text, and half characters."""
+"""Control characters except line break and tab, characters that reverse the direction of text, and surrogates."""
 
 
 def printable(text: str) -> str:
@@ -23,11 +23,11 @@ def printable_json(text: str) -> str:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that takes nothing in names for markup or control codes and leaves long lines to the terminal."""
+    """A console that prints names literally, without markup or control codes, and lets the terminal wrap long lines."""
     return _Console(stderr=stderr, markup=False, highlight=False, soft_wrap=True)
 
 
 class _Console(Console):
     def render_str(self, text: str, **options: Any) -> Text:
-        """Text as rich prints it: of every string, and of every cell, heading, title and caption of a table."""
+        """Escape every string that rich prints, including cells, headings, titles and captions of tables."""
         return super().render_str(printable(text), **options)

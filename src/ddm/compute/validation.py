@@ -1,4 +1,4 @@
-"""Checks that the fields of a dataclass hold what their annotations say, for values that come from files and people."""
+"""Checks of the fields of dataclasses, whose values come from files and users: types, ranges and names."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch import Tensor
 
 from ddm.errors import InputError
 
-_WORDS = "a table of names and words"
+_STRINGS = "a table of names and words"
 
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "int": ((int,), "a whole number"),
     "float": ((int, float), "a number"),
     "str": ((str,), "a word"),
     "bool": ((bool,), "true or false"),
     "Mapping[str, Any]": ((Mapping,), "a table of names and values"),
-    "Mapping[str, str]": ((Mapping,), _WORDS),
-    "dict[str, str]": ((dict,), _WORDS),
+    "Mapping[str, str]": ((Mapping,), _STRINGS),
+    "dict[str, str]": ((dict,), _STRINGS),
     "Tensor": ((Tensor,), "a tensor"),
 }
+"""For each annotation, the types that a value may have and their name in messages."""
 
-
-_MOST = {
+_UPPER_BOUNDS = {
     **dict.fromkeys(("epochs", "steps", "finetune_steps", "clusters", "perturbations"), 10**6),
     **dict.fromkeys(("batch_size", "checkpoint_every", "limit", "samples", "tests", "validation"), 10**9),
     **dict.fromkeys(("curvature", "bank", "checkpoints", "offset", "ipc"), 10**6),
@@ -33,44 +33,53 @@ _MOST = {
     "optimizer_steps": 10**9,
     **dict.fromkeys(("unions", "retrainings"), 10**5),
 }
-"""The largest value of each option: far beyond what is useful, so that a slip is refused before work starts."""
+"""The maximum of each option: far beyond useful values, so that typing errors are refused before work starts."""
 
 
 def check_upper_bounds(**values: Any) -> None:
-    """Refuse a number that is larger than the option of its name may be; None and other kinds of values pass."""
+    """Refuse a whole number above the maximum of the option with its name; other values pass."""
     for name, value in values.items():
-        if isinstance(value, int) and value > _MOST.get(name, value):
-            raise InputError(f"{name.replace('_', ' ')} must be at most {_MOST[name]:,}: give a smaller number.")
+        if isinstance(value, int) and value > _UPPER_BOUNDS.get(name, value):
+            raise InputError(
+                f"{name.replace('_', ' ')} must be at most {_UPPER_BOUNDS[name]:,}: give a smaller number."
+            )
 
 
 def check_fields(instance: Any) -> None:
-    """Refuse a field of ``instance`` that is not of its type, a number that is not finite or too large, or a seed
-    out of range.
-    """
+    """Refuse a field of the dataclass ``instance`` whose value has the wrong type or is out of range."""
     for field in fields(instance):
         value: Any = getattr(instance, field.name)
         annotation = str(field.type)
         if value is None and annotation.endswith("| None"):
             continue
-        types, kind = _KINDS.get(annotation.removesuffix(" | None"), ((object,), ""))
-        if not isinstance(value, types) or (isinstance(value, bool) and types not in ((object,), (bool,))):
-            raise InputError(f"{field.name} must be {kind}, not '{value}'.")
-        if isinstance(value, Mapping) and kind == _WORDS and {type(each) for each in value.values()} - {str}:
-            raise InputError(f"{field.name} must be {kind}, not '{value}'.")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(f"{field.name} must be finite, not {value}.")
-        if "float" in annotation and isinstance(value, int) and abs(value) > 2**53:
-            raise InputError(f"{field.name} must be a number of ordinary size.")
-        check_upper_bounds(**{field.name: value})
-        if field.name == "seed" and not 0 <= getattr(instance, "seed") < 2**32:  # noqa: B009 - not every one has it
-            raise InputError(f"seed must lie in 0 to {2**32 - 1}, not {value}.")
+        _check_type(field.name, value, annotation.removesuffix(" | None"))
+        _check_range(field.name, value, annotation)
+
+
+def _check_type(name: str, value: Any, annotation: str) -> None:
+    types, kind = _TYPES.get(annotation, ((object,), ""))
+    fits = isinstance(value, types) and (not isinstance(value, bool) or types in ((object,), (bool,)))
+    if fits and kind == _STRINGS:
+        fits = all(isinstance(each, str) for each in value.values())
+    if not fits:
+        raise InputError(f"{name} must be {kind}, not '{value}'.")
+
+
+def _check_range(name: str, value: Any, annotation: str) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{name} must be finite, not {value}.")
+    if "float" in annotation and isinstance(value, int) and abs(value) > 2**53:
+        raise InputError(f"{name} is too large: give a number below {2**53:,}.")
+    check_upper_bounds(**{name: value})
+    if name == "seed" and not 0 <= value < 2**32:
+        raise InputError(f"seed must lie in 0 to {2**32 - 1}, not {value}.")
 
 
 def are_unique_names(values: Sequence[Any]) -> bool:
-    """Whether these are words that can be printed, each another."""
-    return all(isinstance(value, str) and is_text(value) for value in values) and len(set(values)) == len(values)
+    """True if all values are different strings that can be printed."""
+    return all(isinstance(value, str) and _is_encodable(value) for value in values) and len(set(values)) == len(values)
 
 
-def is_text(value: str) -> bool:
-    """Whether a word has no half of a character, as names of files may: such a word cannot be printed."""
+def _is_encodable(value: str) -> bool:
+    """False for a string with half of a surrogate pair, as file names may have: it cannot be printed."""
     return not any("\ud800" <= character <= "\udfff" for character in value)

@@ -1,6 +1,6 @@
-"""Encoded images (PNG, JPEG, …), decoded when their rows are asked for.
+"""Encoded images (PNG, JPEG, …), decoded only when their rows are read.
 
-So a limit of 1,000 on a folder of 100,000 images opens 1,000: ``survey`` reads their headers before any is decoded.
+With a limit of 1,000 on a folder of 100,000 images only 1,000 are opened. ``survey`` first reads their headers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ddm.compute.progress import bar
-from ddm.data.readers.places import reason
+from ddm.data.readers.locate import one_line
 from ddm.data.samples import PER_SAMPLE, Samples
 from ddm.errors import InputError
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 GREY = ("1", "L", "LA", "I")
-# Half a gigabyte while one is decoded, from a file that may have a hundred bytes.
+# Decoding one needs half a gigabyte, even if its file has only a hundred bytes.
 MOST_PIXELS = 50_000_000
-# Of all that Pillow knows: some of the others start programs of their own.
+# A subset of the formats that Pillow reads: for some of the others Pillow starts external programs.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 
 
 class Sources(Protocol):
-    """Where the images of a split are: paths or open files, by row."""
+    """The images of a split, by row, as paths or open files."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, row: int, /) -> Path | BinaryIO: ...
@@ -39,7 +39,7 @@ class Sources(Protocol):
 
 @dataclass(frozen=True)
 class Form:
-    """What every image becomes: ``(channels, height, width)``, by resizing if need be."""
+    """The shape that every image gets, and whether images are resized to it."""
 
     channels: int
     height: int
@@ -53,7 +53,7 @@ class Images:
 
     labels: ``(n,)`` int64, positions in ``classes``
     what:   the split's name in messages
-    given:  the form, once it is known
+    given:  the form, None before ``survey``
     """
 
     sources: Sources
@@ -64,7 +64,7 @@ class Images:
 
     @property
     def form(self) -> Form:
-        """What every image becomes; ``survey`` finds it from the images that are read."""
+        """The shape that every image gets."""
         assert self.given is not None, "survey first"
         return self.given
 
@@ -73,29 +73,29 @@ class Images:
         raw = np.empty((len(rows), self.form.channels, self.form.height, self.form.width), np.uint8)
         with bar(f"reading {self.what}", len(rows)) as advance:
             for position, row in enumerate(rows.tolist()):
-                with _opened(self.sources, row, self.what) as (image, name):
+                with _open(self.sources, row, self.what) as (image, name):
                     raw[position] = _decode(image, self.form, name)
                 advance(1)
         samples = Samples.from_arrays(raw, self.labels[rows], self.classes, what=self.what)
         return replace(samples, origin=torch.from_numpy(rows))
 
     def bytes_per_sample(self, _: int | None) -> int:
-        """Bytes of memory for each decoded sample; the form has its size."""
+        """Bytes of memory for each decoded sample; the form includes resizing."""
         return PER_SAMPLE + self.form.channels * self.form.height * self.form.width
 
 
 def survey(chosen: Sequence[tuple[Images, np.ndarray]], size: int | None) -> list[Images]:
-    """The splits with the form of the rows that are chosen of each: grey if each image is, and of one size.
+    """The splits with the form of their chosen rows: grey if all these images are grey, else RGB.
 
-    size: pixels that all are resized to; by default they must be of the same size
+    size: pixels to which all images are resized; None requires images of the same size
     """
     first, rows = chosen[0]
-    with _opened(first.sources, int(rows[0]), first.what) as (image, _):
+    with _open(first.sources, int(rows[0]), first.what) as (image, _):
         width, height = image.size if size is None else (size, size)
     form = Form(1, height, width, resize=size is not None)
     for split, rows in chosen:
         for row in rows.tolist():
-            with _opened(split.sources, row, split.what) as (image, name):
+            with _open(split.sources, row, split.what) as (image, name):
                 _check_size(image, form, name)
                 if not _is_grey(image):
                     form = replace(form, channels=3)
@@ -103,8 +103,8 @@ def survey(chosen: Sequence[tuple[Images, np.ndarray]], size: int | None) -> lis
 
 
 @contextmanager
-def _opened(sources: Sources, row: int, what: str) -> Iterator[tuple[Image, str]]:
-    """An image and its name in messages; whatever is wrong with it becomes an ``InputError``."""
+def _open(sources: Sources, row: int, what: str) -> Iterator[tuple[Image, str]]:
+    """An image and its name in messages; every error while it is read becomes an ``InputError``."""
     from PIL import Image, UnidentifiedImageError
 
     source = sources[row]
@@ -116,8 +116,8 @@ def _opened(sources: Sources, row: int, what: str) -> Iterator[tuple[Image, str]
             yield image, name
     except InputError:
         raise
-    except Exception as error:  # Pillow's decoders raise many kinds on damaged files
-        why = "not an image Pillow knows" if isinstance(error, UnidentifiedImageError) else reason(error)
+    except Exception as error:  # Pillow's decoders raise many types on damaged files
+        why = "not an image that Pillow can read" if isinstance(error, UnidentifiedImageError) else one_line(error)
         raise InputError(f"{name} cannot be read ({why}): replace or remove it.") from None
 
 
@@ -146,7 +146,7 @@ def _decode(image: Image, form: Form, name: str) -> np.ndarray:
 
 
 def to_eight_bits(image: Image) -> Image:
-    """16-bit grey scaled to 8 bits, where Pillow's own conversion would turn all but the darkest white."""
+    """Scale 16-bit grey to 8 bits; Pillow's own conversion would clip all but the darkest values to white."""
     from PIL import Image
 
     if not image.mode.startswith("I"):

@@ -1,4 +1,4 @@
-"""Number the classes: labels as published, whole numbers or strings, to ``0 … classes − 1``."""
+"""Encode labels as published, whole numbers or strings, as ``0 … classes − 1``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ddm.data.samples import MAX_CLASSES, default_class_names
 from ddm.errors import InputError
 
 
-def number(
+def encode_labels(
     columns: Mapping[str, Any], classes: Sequence[str] | None, what: str
 ) -> tuple[tuple[str, ...], dict[str, Tensor]]:
     """Class names, and for each split its labels ``(n,)`` int64.
 
-    Without ``classes``, strings are sorted and whole numbers name themselves.
+    Without ``classes``, the classes are the sorted strings, or the whole numbers from 0.
     """
     arrays = {split: _column(values, f"{what} {split}") for split, values in columns.items()}
     kinds = {array.dtype.kind for array in arrays.values()}
@@ -30,17 +30,17 @@ def number(
 
 
 def _column(values: Any, what: str) -> np.ndarray:
-    """``(n,)`` labels of any kind but S, from a list or an array ``(n,)`` or ``(n, 1)``."""
+    """Labels ``(n,)`` from a list or an array ``(n,)`` or ``(n, 1)``, with bytes decoded to text."""
     try:
         array = np.asarray(values)
         if array.dtype.kind == "S":
             array = np.char.decode(array, "utf-8")
     except ValueError:
-        raise InputError(f"{what} has labels that cannot be read: give one label a sample.") from None
+        raise InputError(f"{what} has labels that cannot be read: give one label per sample.") from None
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1 or len(array) == 0:
-        raise InputError(f"{what} has labels of shape {array.shape}: give one label a sample.")
+        raise InputError(f"{what} has labels of shape {array.shape}: give one label per sample.")
     return array
 
 
@@ -63,7 +63,7 @@ def _from_numbers(
 ) -> tuple[tuple[str, ...], dict[str, Tensor]]:
     for split, array in arrays.items():
         if not np.isfinite(array).all() or not np.array_equal(array, np.round(array)):
-            raise InputError(f"{what} {split} has labels that are not whole numbers.")
+            raise InputError(f"{what} {split} has labels that are not whole numbers: give whole numbers or strings.")
     low = min(int(array.min()) for array in arrays.values())
     high = max(int(array.max()) for array in arrays.values())
     if classes is None:

@@ -1,4 +1,4 @@
-"""The Hugging Face libraries kept from the network: what they have on this machine is read, nothing is asked for."""
+"""Keep the Hugging Face libraries off the network: they read what is on this machine and request nothing."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any
 
 @contextlib.contextmanager
 def offline() -> Iterator[None]:
-    """In the block, datasets of the hub are read from this machine or not at all."""
+    """In the block, datasets of the Hub are read from the local cache or not at all."""
     try:
         import datasets
         import huggingface_hub
-    except ImportError:  # then nothing is read, and whoever tries says what to install
+    except ImportError:  # then nothing can be read, and the reader says what to install
         yield
         return
-    # Both decide it by the environment when they are imported, and look here whenever they would ask.
-    places: tuple[Any, Any] = (datasets.config, huggingface_hub.constants)
-    before, loudness = [place.HF_HUB_OFFLINE for place in places], datasets.logging.get_verbosity()
-    for place in places:
-        place.HF_HUB_OFFLINE = True
-    datasets.logging.set_verbosity_error()  # it warns that it does what is wanted here
+    # Both libraries read the environment only at import, but look up these constants before every request.
+    modules: tuple[Any, Any] = (datasets.config, huggingface_hub.constants)
+    before, verbosity = [module.HF_HUB_OFFLINE for module in modules], datasets.logging.get_verbosity()
+    for module in modules:
+        module.HF_HUB_OFFLINE = True
+    datasets.logging.set_verbosity_error()  # it would warn that it uses the cache
     try:
         yield
     finally:
-        for place, value in zip(places, before, strict=True):
-            place.HF_HUB_OFFLINE = value
-        datasets.logging.set_verbosity(loudness)
+        for module, value in zip(modules, before, strict=True):
+            module.HF_HUB_OFFLINE = value
+        datasets.logging.set_verbosity(verbosity)
 
 
 def is_downloaded(name: str) -> bool:
-    """Whether a dataset of the hub was downloaded before; without the libraries nobody knows, and nobody will ask."""
+    """True if a dataset of the Hub is in the local cache, or if the libraries that could download it are missing."""
     with offline():
         try:
             import datasets
@@ -39,6 +39,6 @@ def is_downloaded(name: str) -> bool:
             datasets.load_dataset_builder(name)
         except ImportError:
             return True
-        except Exception:  # cache, names and files each raise their own kind
+        except Exception:  # cache, names and files each raise their own type
             return False
     return True

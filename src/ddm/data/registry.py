@@ -1,7 +1,7 @@
-"""Datasets: ``load(name)`` gives the three splits of a dataset, normalised alike.
+"""Datasets: ``load(name)`` returns the three splits of a dataset, with the same normalisation.
 
-A new dataset is one line in ``_DATASETS``; a new format is one file beside this one with a function that
-returns ``Published``. What all datasets share (limits, carving, normalisation) is in ``published.finish``.
+A new dataset is one line in ``_DATASETS``. A new format is one file in ``readers`` with a function that returns
+``Published``. ``published.build_splits`` does what all datasets share: limits, held-out splits, normalisation.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ddm.compute.validation import check_upper_bounds
 from ddm.data.readers import cifar, digits, folder, hub, idx, npz, tiny_imagenet
-from ddm.data.readers.published import Published, finish
+from ddm.data.readers.published import Published, build_splits
 from ddm.data.samples import Data
 from ddm.errors import InputError
 
@@ -21,13 +21,13 @@ MAX_SIZE = 4096
 
 @dataclass(frozen=True)
 class _Dataset:
-    """How a dataset is read, and which of ``path``, ``root`` and ``size`` its reader takes.
+    """The reader of a dataset, and which of ``path``, ``root`` and ``size`` are arguments of the reader.
 
-    Images whose reader takes no ``size`` are resized after reading.
+    Images whose reader has no argument ``size`` are resized after reading.
     """
 
     read: Callable[..., Published]
-    takes: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
 
 
 _DATASETS = {
@@ -44,13 +44,13 @@ _DATASETS = {
 
 
 def names() -> list[str]:
-    """What ``load`` knows; ``PATH`` and ``NAME`` stand for what you put there."""
+    """The names that ``load`` accepts; replace ``PATH`` and ``NAME`` by your own."""
     return list(_DATASETS)
 
 
 def default_root(name: str) -> str | None:
-    """Where ``load`` looks for a dataset's files without a root; None where it takes no root."""
-    return os.path.join("data", name) if "root" in _find(name)[0].takes else None
+    """The folder where ``load`` looks for a dataset's files by default; None if the dataset has no such folder."""
+    return os.path.join("data", name) if "root" in _find(name)[0].arguments else None
 
 
 def load(
@@ -65,26 +65,26 @@ def load(
     """The training, validation and test splits of a dataset.
 
     name:       one of ``names()``, for example ``mnist`` or ``folder:photos``
-    root:       where the published files are, or the folder above it (default: ``data/<name>``)
+    root:       folder of the published files, or its parent (default: ``data/<name>``)
     limit:      at most this many samples in each split, drawn in proportion to the classes
     validation: share of the training samples set aside when the publisher has no validation split;
                 0 uses the test split as validation
-    seed:       decides which samples are set aside and drawn
+    seed:       random seed for the samples that are set aside and drawn
     size:       resize images to this many pixels in height and width
     """
     _check_options(limit, validation, seed, size)
     dataset, path = _find(name)
     given = {"path": path, "root": root, "size": size}
     for option, value in given.items():
-        if value is not None and option not in (*dataset.takes, "size"):
-            raise InputError(f"{name} does not take a {option}: leave out --{option}.")
-    published = dataset.read(**{option: given[option] for option in dataset.takes})
-    after = size if "size" not in dataset.takes else None
-    return finish(name, published, limit=limit, validation=validation, seed=seed, size=after)
+        if value is not None and option not in (*dataset.arguments, "size"):
+            raise InputError(f"{name} has no option {option}: leave out --{option}.")
+    published = dataset.read(**{option: given[option] for option in dataset.arguments})
+    after = size if "size" not in dataset.arguments else None
+    return build_splits(name, published, limit=limit, validation=validation, seed=seed, size=after)
 
 
 def _find(name: str) -> tuple[_Dataset, str | None]:
-    """The registry's entry for a name, and what follows the colon in it."""
+    """The registry's entry for a name, and the part of the name after the colon."""
     kind, colon, path = name.partition(":")
     for known, dataset in _DATASETS.items():
         known_kind, known_colon, placeholder = known.partition(":")

@@ -1,4 +1,4 @@
-"""Samples: inputs and labels of one split, stored as published and normalised when read.
+"""Samples: inputs and labels of one split. Inputs are stored as published and normalised when they are read.
 
 Images stay ``uint8`` in memory (a quarter of ``float32``); ``batch`` returns ``(x/255 − mean)/std``.
 """
@@ -23,7 +23,7 @@ from ddm.errors import InputError
 MAX_CLASSES = 100_000
 
 PER_SAMPLE = 128
-"""Bytes of memory that a sample takes beside its input: label, origin, and its places while splits are chosen."""
+"""Bytes of memory that a sample needs besides its input: label, origin, and row numbers while splits are drawn."""
 
 Index = slice | Sequence[int] | np.ndarray | Tensor
 
@@ -35,7 +35,7 @@ class Samples(Dataset[tuple[Tensor, int]]):
     raw:     ``(n, C, H, W)`` uint8 in 0…255, or float32; other input shapes ``(n, ...)`` as float32
     labels:  ``(n,)`` int64, each in ``0 … len(classes) − 1``
     classes: a name for each label
-    mean, std: ``(C,)`` what is subtracted and divided by, on the scale 0…1 for uint8
+    mean, std: ``(C,)`` of the normalisation, on the scale 0…1 for uint8
     origin:  ``(n,)`` position of each sample in the file it came from
     """
 
@@ -55,11 +55,11 @@ class Samples(Dataset[tuple[Tensor, int]]):
         *,
         what: str = "the data",
     ) -> Samples:
-        """Checked samples, not yet normalised (mean 0, std 1). Raises ``InputError`` on bad input."""
+        """Samples from arrays, not normalised yet (mean 0, std 1). Raises ``InputError`` on bad input."""
         if np.asarray(labels).dtype.kind in "US":
-            from ddm.data.labels import number
+            from ddm.data.labels import encode_labels
 
-            classes, columns = number({"": labels}, classes, what)
+            classes, columns = encode_labels({"": labels}, classes, what)
             labels = columns[""]
         raw, labels = torch.as_tensor(raw), torch.as_tensor(labels)
         if raw.is_complex() or labels.is_complex():
@@ -82,7 +82,7 @@ class Samples(Dataset[tuple[Tensor, int]]):
 
     @classmethod
     def from_dataset(cls, dataset: Samples | Dataset[Any], classes: Sequence[str] | None = None) -> Samples:
-        """Any torch dataset of ``(input, label)``, read once into memory as its own transforms give it."""
+        """Samples from any torch dataset of ``(input, label)``, read once into memory after its own transforms."""
         if isinstance(dataset, Samples):
             return dataset
         length = len(dataset)  # type: ignore[arg-type]
@@ -95,29 +95,29 @@ class Samples(Dataset[tuple[Tensor, int]]):
         except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(
                 "the dataset must give (input, label) pairs with inputs of one shape and whole-number "
-                f"labels; reading it said: {error}"
+                f"labels; reading it failed with: {error}"
             ) from None
         return cls.from_arrays(raw, labels, classes, what="the dataset")
 
     def with_normalisation(self, mean: Tensor, std: Tensor) -> Samples:
-        """The same samples, read with this mean and standard deviation per channel ``(C,)``."""
+        """The same samples with this normalisation: mean and standard deviation per channel ``(C,)``."""
         return replace(self, mean=mean, std=std)
 
     def resize(self, size: int) -> Samples:
-        """The same images in ``size`` × ``size`` pixels: averaged where there are fewer, interpolated else."""
+        """The same images in ``size`` × ``size`` pixels: averaged if that is smaller, else interpolated."""
         if self.raw.dim() != 4:
             raise InputError(f"inputs of shape {self.shape} are not images: leave out --size.")
         smaller = size <= min(self.shape[1:])
-        how: dict[str, Any] = {"mode": "area"} if smaller else {"mode": "bilinear", "antialias": True}
+        method: dict[str, Any] = {"mode": "area"} if smaller else {"mode": "bilinear", "antialias": True}
         pixels = self.raw.new_empty(len(self), self.shape[0], size, size)
         step = max(1, 2**22 // (self.shape[0] * size * size))
         for part, resized in zip(self.raw.split(step), pixels.split(step), strict=True):
-            values = F.interpolate(part.float(), (size, size), **how)
+            values = F.interpolate(part.float(), (size, size), **method)
             resized.copy_(values.round() if pixels.dtype == torch.uint8 else values)
         return replace(self, raw=pixels)
 
     def bytes_per_sample(self, size: int | None) -> int:
-        """Bytes of memory for each sample, once images are ``size`` × ``size`` pixels."""
+        """Bytes of memory for each sample after resizing images to ``size`` × ``size`` pixels."""
         resized = size is not None and self.raw.dim() == 4
         shape = (self.shape[0], size or 0, size or 0) if resized else self.shape
         return PER_SAMPLE + math.prod(shape) * self.raw.element_size()
@@ -127,7 +127,7 @@ class Samples(Dataset[tuple[Tensor, int]]):
         return _moments(self.raw)
 
     def __repr__(self) -> str:
-        return f"Samples: {len(self):,} {_described(self)}"
+        return f"Samples: {len(self):,} {_shape_and_classes(self)}"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -156,13 +156,13 @@ class Samples(Dataset[tuple[Tensor, int]]):
         return self.normalise(self.raw[rows]), self.labels[rows]
 
     def subsample(self, count: int, seed: int = 0) -> Samples:
-        """At most ``count`` of them, drawn at random."""
+        """At most ``count`` samples, drawn at random."""
         if len(self) <= count:
             return self
         return self[np.sort(np.random.default_rng(seed).choice(len(self), count, replace=False))]
 
     def normalise(self, raw: Tensor) -> Tensor:
-        """Stored values ``(b, ...)`` → what the network sees."""
+        """Normalise stored values ``(b, ...)``, as the network needs them."""
         x = raw.to(torch.float32)
         if raw.dtype == torch.uint8:
             x = x / 255
@@ -172,14 +172,14 @@ class Samples(Dataset[tuple[Tensor, int]]):
         return values.view(1, -1, *([1] * (self.raw.dim() - 2)))
 
     def fingerprint(self) -> str:
-        """Hash of the stored values, labels and normalisation: changes if any sample does."""
+        """Hash of the stored values, labels, classes and normalisation."""
         digest = hashlib.sha256(repr((tuple(self.raw.shape), str(self.raw.dtype), self.classes)).encode())
         for tensor in (self.raw, self.labels, self.mean, self.std):
             digest.update(tensor.contiguous().numpy().data)
         return digest.hexdigest()
 
     def fingerprint_parts(self) -> dict[str, Any]:
-        """What the fingerprint is made of, part by part, so that what differs can be told."""
+        """Sizes and hashes of the parts of the fingerprint, which tell in what two training sets differ."""
         return {
             "samples": len(self),
             "shape": list(self.shape),
@@ -191,12 +191,12 @@ class Samples(Dataset[tuple[Tensor, int]]):
         }
 
     def difference_from(self, known: Mapping[str, Any] | None) -> str:
-        """In which of its ``fingerprint_parts`` a training set differs from another, in a few words."""
+        """The first of the ``fingerprint_parts`` that differs from those of another training set, in a few words."""
         mine = self.fingerprint_parts()
-        for what in mine if known else ():
-            if known and known.get(what) != mine[what]:
-                told = f"{known.get(what)} {what} there, {mine[what]} here".replace("_", " ")
-                return told if what in ("samples", "shape", "type") else f"other {what}"
+        for part in mine if known else ():
+            if known and known.get(part) != mine[part]:
+                both = f"{known.get(part)} {part} there, {mine[part]} here"
+                return both if part in ("samples", "shape", "type") else f"other {part}"
         return "another fingerprint"
 
 
@@ -208,7 +208,7 @@ def _hash(content: bytes | memoryview) -> str:
 class Data:
     """A dataset: three splits that share classes and normalisation (the training split's).
 
-    ``published`` is how many samples the publisher's training file holds.
+    published: number of samples in the publisher's training file
     """
 
     name: str
@@ -232,34 +232,34 @@ class Data:
     def __repr__(self) -> str:
         return (
             f"Data {self.name}: {len(self.train):,} training, {len(self.validation):,} validation and "
-            f"{len(self.test):,} test samples {_described(self.train)}"
+            f"{len(self.test):,} test samples {_shape_and_classes(self.train)}"
         )
 
 
-def _described(samples: Samples) -> str:
+def _shape_and_classes(samples: Samples) -> str:
     """Shape and classes of samples, for sentences."""
     return f"of shape {'×'.join(map(str, samples.shape))} in {len(samples.classes):,} classes"
 
 
 def check_two_classes(samples: Samples) -> None:
-    """Refuse samples of one class: every network says the same of them."""
+    """Refuse samples of a single class: there is nothing to learn from them."""
     if len(samples.classes) < 2:
-        raise InputError(f"all samples are of the one class '{samples.classes[0]}': give data of at least two.")
+        raise InputError(f"all samples have the class '{samples.classes[0]}': give data with at least two classes.")
 
 
 def _check(raw: Tensor, labels: Tensor, classes: Sequence[str] | None, what: str) -> None:
     if raw.dim() < 2 or raw.numel() == 0:
         raise InputError(f"{what} must hold at least one input, as an array of shape (n, ...).")
     if labels.shape != (len(raw),):
-        raise InputError(f"{what} has {len(raw)} inputs but labels of shape {tuple(labels.shape)}.")
-    if labels.is_floating_point() and not _whole(labels):
-        raise InputError(f"{what} has labels that are not whole numbers.")
+        raise InputError(f"{what} has {len(raw)} inputs but labels of shape {tuple(labels.shape)}: give one each.")
+    if labels.is_floating_point() and not _are_whole(labels):
+        raise InputError(f"{what} has labels that are not whole numbers: number the classes from 0.")
     if raw.is_floating_point() and not torch.isfinite(raw).all():
         raise InputError(f"{what} contains NaN or infinite values: clean or drop those samples first.")
     if bool((raw == raw.flatten()[0]).all()):
-        raise InputError(f"{what} is constant: every value of every input is {raw.flatten()[0].item():g}.")
+        raise InputError(f"{what} is constant: every input value is {raw.flatten()[0].item():g}; give other data.")
     if classes is not None and len(set(classes)) < len(classes):
-        raise InputError(f"{what} has classes of the same name: rename them.")
+        raise InputError(f"{what} has two classes with the same name: rename one.")
     if classes is not None and not are_unique_names(classes):
         raise InputError(f"{what} has a class whose name is not text: rename it.")
     low, high = int(labels.min()), int(labels.max())
@@ -271,19 +271,19 @@ def _check(raw: Tensor, labels: Tensor, classes: Sequence[str] | None, what: str
 
 
 def _rows(index: Index) -> slice | Tensor:
-    """Rows as torch takes them, which knows no empty list."""
+    """An index for torch; an empty list would become floats, which torch cannot index by."""
     if isinstance(index, slice):
         return index
     rows = torch.as_tensor(index)
     return rows if len(rows) else rows.long()
 
 
-def _whole(values: Tensor) -> bool:
+def _are_whole(values: Tensor) -> bool:
     return bool(torch.isfinite(values).all()) and torch.equal(values, values.round())
 
 
 def default_class_names(high: int, what: str) -> list[str]:
-    """Numbers as names for the classes ``0 … high``."""
+    """The names ``"0"`` to ``str(high)``, for classes without names."""
     if high >= MAX_CLASSES:
         raise InputError(f"{what} has the label {high}: number the classes from 0, {MAX_CLASSES} at most.")
     return [str(label) for label in range(high + 1)]
@@ -300,7 +300,7 @@ def _moments(raw: Tensor) -> tuple[Tensor, Tensor]:
     for values in _by_channel(raw):
         variance += (values - mean[:, None]).square().sum(1) / count
     std = variance.sqrt()
-    # A spread below float32's rounding of the values says nothing.
+    # A standard deviation below the rounding errors of float32 is noise.
     std[std <= 1e-6 * mean.abs()] = scale
     return (mean / scale).float(), (std / scale).float()
 

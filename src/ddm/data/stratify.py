@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 
-def choose(labels: np.ndarray, count: int, random: np.random.Generator, *, leave_one: bool = False) -> np.ndarray:
-    """Sorted positions of ``count`` of the ``(n,)`` labels, or of as many as there are.
+def choose_stratified(
+    labels: np.ndarray, count: int, random: np.random.Generator, *, leave_one: bool = False
+) -> np.ndarray:
+    """Sorted positions of ``count`` of the ``(n,)`` labels, or of all if there are fewer.
 
-    Each class gets its share to within rounding, and at least one if ``count`` allows one a class.
-    ``leave_one`` takes no class's last sample, and so may return fewer.
+    Each class gets its share up to rounding, and at least one sample if ``count`` is large enough.
+    ``leave_one`` leaves at least one sample of each class, and so may return fewer positions.
     """
     _, kinds, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     quotas = _quotas(sizes, sizes - int(leave_one), count, random)

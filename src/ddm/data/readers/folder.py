@@ -1,9 +1,9 @@
 """A folder of images with one folder per class, named after it.
 
-Either ``PATH/train/<class>/*`` with optional ``PATH/val`` (or ``validation``) and ``PATH/test`` alike, or
-``PATH/<class>/*`` without published splits. Classes and files are taken in sorted order; names that start
-with a dot, and files without an image's suffix, are left out. Links that lead out of PATH are refused: what comes in an
-archive must not decide which of the user's other files are read.
+Either ``PATH/train/<class>/*`` with optional ``PATH/val`` (or ``validation``) and ``PATH/test`` of the same
+form, or ``PATH/<class>/*`` without published splits. Classes and files are sorted. Names that start with a dot, and
+files without the suffix of an image, are skipped. Links that lead out of PATH are refused, so that a downloaded archive
+cannot make ddm read other files of the user.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from ddm.data.images import Images, survey
-from ddm.data.readers.places import inside
+from ddm.data.readers.locate import check_inside
 from ddm.data.readers.published import Published
 from ddm.errors import InputError
 
@@ -25,16 +25,15 @@ SPLITS = {"train": ("train",), "validation": ("val", "validation"), "test": ("te
 
 
 def read(path: str, size: int | None) -> Published:
-    """Images of the training folder's classes."""
+    """The splits in the folder; the classes are those of the training folder."""
     top = Path(path).expanduser()
-    places = _places(top)
-    classes = [folder.name for folder in _folders(places["train"]) if _files(folder)]
+    folders = _split_folders(top)
+    classes = [folder.name for folder in _folders(folders["train"]) if _files(folder)]
     if not classes:
         raise InputError(
-            f"'{places['train']}' has no images in folders per class: put them in '{top}/train/<class>/' or "
-            f"'{top}/<class>/'."
+            f"'{folders['train']}' has no folders with images: put them in '{top}/train/<class>/' or '{top}/<class>/'."
         )
-    files = {split: _labelled(place, classes, top.resolve()) for split, place in places.items()}
+    files = {split: _list_labelled(folder, classes, top.resolve()) for split, folder in folders.items()}
     return Published(
         **{
             split: Images(
@@ -49,28 +48,28 @@ def read(path: str, size: int | None) -> Published:
     )
 
 
-def _places(top: Path) -> dict[str, Path]:
-    """The folder of each split that is there; ``top`` itself is the training folder if nothing is split."""
+def _split_folders(top: Path) -> dict[str, Path]:
+    """The folder of each split; without a folder ``train``, ``top`` itself is the training folder."""
     if not os.path.isdir(top):
         raise InputError(f"there is no folder '{top}': give one with a folder of images per class.")
     if not (top / "train").is_dir():
         return {"train": top}
-    found = {split: [top / name for name in names if (top / name).is_dir()] for split, names in SPLITS.items()}
-    return {split: places[0] for split, places in found.items() if places}
+    existing = {split: [top / name for name in names if (top / name).is_dir()] for split, names in SPLITS.items()}
+    return {split: paths[0] for split, paths in existing.items() if paths}
 
 
-def _labelled(place: Path, classes: Sequence[str], home: Path) -> list[tuple[Path, int]]:
+def _list_labelled(parent: Path, classes: Sequence[str], top: Path) -> list[tuple[Path, int]]:
     pairs = []
-    for folder in _folders(place):
+    for folder in _folders(parent):
         files = _files(folder)
         if files and folder.name not in classes:
             raise InputError(f"'{folder}' is a class without training images: remove it, or add some.")
-        pairs += [(inside(file, home), classes.index(folder.name)) for file in files]
+        pairs += [(check_inside(file, top), classes.index(folder.name)) for file in files]
     return pairs
 
 
-def _folders(place: Path) -> list[Path]:
-    return sorted(one for one in place.iterdir() if one.is_dir() and not one.name.startswith("."))
+def _folders(parent: Path) -> list[Path]:
+    return sorted(one for one in parent.iterdir() if one.is_dir() and not one.name.startswith("."))
 
 
 def _files(folder: Path) -> list[Path]:

@@ -1,7 +1,7 @@
-"""Image classification datasets of the Hugging Face Hub, or a local folder that ``datasets`` can read.
+"""Image classification datasets of the Hugging Face Hub, or of a local folder that ``datasets`` can read.
 
-Needs the ``hub`` extra. Images are the first column of type image, else the one named ``image`` or ``img``;
-labels the one named ``label``, ``labels`` or ``fine_label``; splits ``train``, ``validation`` or ``valid``,
+Needs the ``hub`` extra. Images are in the first column of type image, else in the column ``image`` or ``img``.
+Labels are in the column ``label``, ``labels`` or ``fine_label``. Splits are ``train``, ``validation`` or ``valid``,
 and ``test``.
 """
 
@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 
 from ddm.compute.files import is_outside
 from ddm.data.images import Images, survey
-from ddm.data.labels import number
-from ddm.data.readers.places import reason
+from ddm.data.labels import encode_labels
+from ddm.data.readers.locate import one_line
 from ddm.data.readers.published import Published
 from ddm.errors import InputError
 
@@ -27,13 +27,13 @@ LABEL_NAMES = ("label", "labels", "fine_label")
 
 
 def read(path: str, size: int | None) -> Published:
-    """The dataset of this name on the Hub, or in this folder."""
+    """The dataset with this name on the Hub, or in the folder with this path."""
     what = f"hf:{path}"
     tables = _tables(path, what)
     features = tables["train"].features
     image, label = _image_column(features, what), _named_column(features, LABEL_NAMES, "label", what)
     names = getattr(features[label], "names", None)
-    classes, labels = number({split: table[label][:] for split, table in tables.items()}, names, what)
+    classes, labels = encode_labels({split: table[label][:] for split, table in tables.items()}, names, what)
     sources = {split: _Column.of(table, image, what) for split, table in tables.items()}
     return Published(
         **{split: Images(column, labels[split], classes, f"{what} {split}") for split, column in sources.items()},
@@ -42,19 +42,17 @@ def read(path: str, size: int | None) -> Published:
 
 
 def _tables(name: str, what: str) -> dict[str, Any]:
-    """The dataset's splits under our names."""
+    """The dataset's splits, named train, validation and test."""
     try:
         import datasets
     except ImportError:
-        raise InputError(
-            f"{what} needs the Hugging Face libraries: install them, pip install 'distilled-datamodel[hub]'."
-        ) from None
+        raise InputError(f"{what} needs the Hugging Face libraries: pip install 'distilled-datamodel[hub]'.") from None
     try:
         found = datasets.load_dataset(name)
-    except Exception as error:  # network, cache, unknown names and unreadable files each raise their own kind
-        raise InputError(f"{what} cannot be loaded ({reason(error)}): check the name and the connection.") from None
+    except Exception as error:  # network, cache, unknown names and unreadable files each raise their own type
+        raise InputError(f"{what} cannot be loaded ({one_line(error)}): check the name and the connection.") from None
     if "train" not in found:
-        raise InputError(f"{what} has no split 'train' but {', '.join(found)}: give a dataset that has one.")
+        raise InputError(f"{what} has no split 'train', only {', '.join(found)}: give a dataset that has one.")
     tables = {split: [found[name] for name in names if name in found] for split, names in SPLITS.items()}
     return {split: candidates[0] for split, candidates in tables.items() if candidates}
 
@@ -70,7 +68,7 @@ def _named_column(features: Mapping[str, Any], names: Sequence[str], use: str, w
     for name in names:
         if name in features:
             return name
-    raise InputError(f"{what} has no {use} column named {' or '.join(names)} but {', '.join(features)}: rename it.")
+    raise InputError(f"{what} has no {use} column named {' or '.join(names)}, only {', '.join(features)}: rename one.")
 
 
 @dataclass(frozen=True)
@@ -87,8 +85,8 @@ class _Column:
 
         try:
             return cls(table.select_columns([name]).cast_column(name, datasets.Image(decode=False)), name, what)
-        except Exception as error:  # pyarrow's and datasets' own kinds
-            raise InputError(f"{what} has a column '{name}' that does not hold images: {reason(error)}.") from None
+        except Exception as error:  # pyarrow and datasets raise their own types
+            raise InputError(f"{what} has a column '{name}' that does not hold images: {one_line(error)}.") from None
 
     def __len__(self) -> int:
         return len(self.table)
@@ -97,15 +95,15 @@ class _Column:
         value = self.table[row][self.name]
         if value is not None and value["bytes"] is not None:
             return io.BytesIO(value["bytes"])
-        if value is None or value["path"] is None or not self._is_its_own(Path(value["path"])):
+        if value is None or value["path"] is None or not self._belongs_to_dataset(Path(value["path"])):
             raise InputError(f"{self.what} has no image in row {row} of '{self.name}': remove the row.")
         return Path(value["path"])
 
-    def _is_its_own(self, path: Path) -> bool:
-        """Whether a path that a table names lies where the dataset is: a table must not choose other files to read."""
+    def _belongs_to_dataset(self, path: Path) -> bool:
+        """True if a path lies in the dataset's folder or a cache, so that a table cannot make ddm read other files."""
         from datasets import config
         from huggingface_hub import constants
 
         caches = (config.HF_CACHE_HOME, config.HF_DATASETS_CACHE, constants.HF_HUB_CACHE)
-        homes = [Path(home).resolve() for home in (self.what.removeprefix("hf:"), *caches)]
-        return not all(is_outside(path, home) for home in homes)
+        folders = [Path(folder).resolve() for folder in (self.what.removeprefix("hf:"), *caches)]
+        return not all(is_outside(path, folder) for folder in folders)

@@ -19,7 +19,7 @@ from typing import BinaryIO, cast
 import numpy as np
 
 from ddm.compute.memory import check_memory
-from ddm.data.readers.places import Root, file_in, folder_with, reason
+from ddm.data.readers.locate import Root, find_file, find_folder, one_line
 from ddm.data.readers.published import Published
 from ddm.data.samples import PER_SAMPLE, Samples
 from ddm.errors import InputError
@@ -36,7 +36,7 @@ FASHION = (
     "Bag",
     "Ankle boot",
 )
-# Deflate cannot pack more than 1032 bytes into one.
+# Deflate compresses at most 1032 bytes into one.
 GZIP_RATIO = 1032
 
 
@@ -50,19 +50,19 @@ def fashion_mnist(root: Root) -> Published:
     return _read("fashion-mnist", root, ["fashion-mnist", "FashionMNIST/raw"], FASHION)
 
 
-def _read(name: str, root: Root, published: Sequence[str], classes: Sequence[str]) -> Published:
-    folder = folder_with(name, root, published, _spellings("train-images", 3))
+def _read(name: str, root: Root, subfolders: Sequence[str], classes: Sequence[str]) -> Published:
+    folder = find_folder(name, root, subfolders, _spellings("train-images", 3))
 
     def files(prefix: str) -> tuple[Path, Path]:
         stems = (f"{prefix}-images", 3), (f"{prefix}-labels", 1)
-        images, labels = (file_in(name, folder, _spellings(stem, dims)) for stem, dims in stems)
+        images, labels = (find_file(name, folder, _spellings(stem, dims)) for stem, dims in stems)
         return images, labels
 
     def split(images: Path, labels: Path, use: str) -> Samples:
         return Samples.from_arrays(read_idx(images, 3)[:, None], read_idx(labels, 1), classes, what=f"{name} {use}")
 
     train, test = files("train"), files("t10k")
-    needed = sum(_size(images, 3) + PER_SAMPLE * _size(labels, 1) for images, labels in (train, test))
+    needed = sum(_value_bytes(images, 3) + PER_SAMPLE * _value_bytes(labels, 1) for images, labels in (train, test))
     check_memory(needed, f"{name} in '{folder}'", "download it again")
     return Published(split(*train, "train"), test=split(*test, "test"))
 
@@ -73,34 +73,35 @@ def _spellings(stem: str, dims: int) -> list[str]:
 
 def read_idx(path: Path, dims: int) -> np.ndarray:
     """The uint8 values of an idx file with this many dimensions."""
-    with _opened(path) as file:
+    with _open(path) as file:
         shape = _shape(file.read(4 + 4 * dims), dims, path)
         size = math.prod(shape)
-        # One byte more than declared shows if the file goes on.
-        values = file.read(size + 1) if size <= _possible(path) else b""
+        # Reading one byte more than declared shows whether the file is longer.
+        values = file.read(size + 1) if size <= _max_values(path) else b""
     if len(values) != size:
         length = "more" if len(values) > size else "fewer"
         raise InputError(f"'{path}' declares {size} values but holds {length}: download it again.")
     return np.frombuffer(values, np.uint8).reshape(shape).copy()
 
 
-def _size(path: Path, dims: int) -> int:
-    """Bytes of memory that a file can need: as many as it declares, if it can hold them."""
-    with _opened(path) as file:
-        return min(math.prod(_shape(file.read(4 + 4 * dims), dims, path)), _possible(path))
+def _value_bytes(path: Path, dims: int) -> int:
+    """Bytes of memory for a file's values: what the header declares, at most what the file can hold."""
+    with _open(path) as file:
+        return min(math.prod(_shape(file.read(4 + 4 * dims), dims, path)), _max_values(path))
 
 
-def _possible(path: Path) -> int:
+def _max_values(path: Path) -> int:
+    """Maximum number of values that a file of this size can hold."""
     return path.stat().st_size * (GZIP_RATIO if path.suffix == ".gz" else 1)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _open(path: Path) -> Iterator[BinaryIO]:
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield cast(BinaryIO, file)
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"'{path}' cannot be read ({reason(error)}): download it again.") from None
+        raise InputError(f"'{path}' cannot be read ({one_line(error)}): download it again.") from None
 
 
 def _shape(header: bytes, dims: int, path: Path) -> tuple[int, ...]:

@@ -1,13 +1,14 @@
-"""Read a published CIFAR pickle without running anything a pickle could ask for.
+"""Read a published CIFAR pickle without running any code that the pickle names.
 
-Such a file is a dictionary of strings, numbers, lists and one uint8 matrix. A pickle builds a matrix by
-calling numpy; here those calls reach stand-ins that only keep the bytes and the shape. Every other name is
-refused, in ``find_class``, before it is looked up. Nor does a small file make something large or slow: only what
-holds nothing else may be used again, so that what is made is a tree of at most as many parts as instructions;
-instructions are counted; and keys are text, whose hashes nobody can choose.
+Such a file is a dictionary of strings, numbers, lists and one uint8 matrix. A pickle builds a matrix by calling numpy.
+Here those calls reach stand-ins that only store the bytes and the shape. ``find_class`` refuses every other name
+before importing it.
 
-Files written by Python 2 have byte strings where those re-written by Python 3 have text; both come out as
-text.
+A small file cannot use much memory or time either. Only values without parts may be used twice, so the result is a tree
+with at most one node per instruction. The number of instructions is limited. Keys must be text, because an attacker
+could choose numbers whose hashes collide.
+
+Files written by Python 2 hold byte strings where Python 3 writes text; both are returned as text.
 """
 
 from __future__ import annotations
@@ -22,35 +23,35 @@ import numpy as np
 
 from ddm.compute.files import file_size
 from ddm.compute.memory import check_memory
-from ddm.data.readers.places import reason
+from ddm.data.readers.locate import one_line
 from ddm.errors import InputError
 
-# Extension codes may be cached past find_class, and nothing published has them, persistent ids, instances or doubles.
+# Cached extension codes bypass find_class. No published file has any of these instructions.
 REFUSED = {
     *("EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID", "NEXT_BUFFER", "READONLY_BUFFER"),
     *("INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "DUP"),
     *("EMPTY_SET", "ADDITEMS", "FROZENSET"),
 }
 # The largest published file, CIFAR-100's training file, has 200,000 to 800,000, depending on the protocol.
-MOST_INSTRUCTIONS = 1_000_000
-# Lists in lists, and so on: Python fails on a hundred thousand.
-HIGHEST = 10
-# The most that an instruction makes beside the bytes it carries: an empty matrix, with its place in lists and tables.
-MADE = 512
+MAX_INSTRUCTIONS = 1_000_000
+# Maximum nesting, such as lists in lists: Python crashes at a hundred thousand levels.
+MAX_HEIGHT = 10
+# Maximum bytes of memory per instruction besides the bytes it carries: those of an empty matrix and its references.
+BYTES_PER_INSTRUCTION = 512
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
     """The dictionary in a pickle file, its matrices as ``(n, d)`` uint8."""
     try:
-        _check_room(file_size(path), path)
+        _check_size(file_size(path), path)
         content = path.read_bytes()
         _inspect(content, path)
-        # "bytes": old strings, the matrix among them, are kept as they are instead of being decoded.
+        # The encoding "bytes" keeps strings of Python 2, such as the matrix, as bytes.
         batch = _Unpickler(content, path).load()
     except InputError:
         raise
-    except Exception as error:  # a damaged pickle can raise almost anything
-        raise InputError(f"'{path}' cannot be read ({reason(error)}): download it again.") from None
+    except Exception as error:  # a damaged pickle raises many types
+        raise InputError(f"'{path}' cannot be read ({one_line(error)}): download it again.") from None
     if not isinstance(batch, dict):
         raise InputError(f"'{path}' does not hold a dictionary as CIFAR's files do: download it again.")
     return {
@@ -61,35 +62,35 @@ def read_pickle(path: Path) -> dict[str, Any]:
 
 
 def text(value: str | bytes) -> str:
-    """A string as written by Python 2 or 3."""
+    """A string of Python 2 or 3 as text."""
     content = value if isinstance(value, bytes) else value.encode("utf-8", "replace")
     return content.decode("utf-8", "replace")
 
 
 def _inspect(content: bytes, path: Path) -> None:
-    """Refuse, before anything is built, what no published file has."""
+    """Refuse instructions that no published file has, before anything is built."""
     size, values = len(content), _Values()
     for position, (opcode, argument, _) in enumerate(pickletools.genops(content)):
-        if position == MOST_INSTRUCTIONS:
+        if position == MAX_INSTRUCTIONS:
             raise InputError(
-                f"'{path}' has more than {MOST_INSTRUCTIONS:,} pickle instructions, as CIFAR's files never do; nothing "
-                "was run: download it again from its publisher."
+                f"'{path}' has more than {MAX_INSTRUCTIONS:,} pickle instructions, which CIFAR's files never have; no "
+                "code was run: download it again from its publisher."
             )
         if opcode.name in REFUSED or not values.follow(opcode, argument, position):
             raise InputError(
-                f"'{path}' uses the pickle instruction {opcode.name} as CIFAR's files never do; nothing was "
+                f"'{path}' uses the pickle instruction {opcode.name} as CIFAR's files never do; no code was "
                 "run: download it again from its publisher."
             )
-        size += MADE + (4 * len(argument or "") if "UNICODE" in opcode.name else 0)
-        _check_room(size, path)
+        size += BYTES_PER_INSTRUCTION + (4 * len(argument or "") if "UNICODE" in opcode.name else 0)
+        _check_size(size, path)
 
 
 class _Value(NamedTuple):
     """A value that an unpickler would hold.
 
-    height: 0 if it holds nothing else, or one more than its highest part
-    key:    whether it may be a key: text and what a stand-in makes; an attacker can choose numbers and tuples so that
-            their hashes collide, and the time of a table of them grows with its square
+    height: 0 without parts, else one more than the height of its highest part
+    key:    True if it may be a key of a dictionary, as text and results of stand-ins may; numbers and tuples may not,
+            because colliding hashes would make the time quadratic
     """
 
     height: int
@@ -97,60 +98,60 @@ class _Value(NamedTuple):
 
 
 class _Values:
-    """The values that an unpickler would hold, followed without making them."""
+    """Tracks the values that an unpickler would hold, without creating them."""
 
     def __init__(self) -> None:
         self._stack: list[_Value | None] = []  # None for a mark
-        self._kept: dict[int, _Value | None] = {}
+        self._memo: dict[int, _Value | None] = {}
 
     def follow(self, opcode: pickletools.OpcodeInfo, argument: Any, position: int) -> bool:
-        """Do as an instruction says; False where no published file has it do so."""
+        """Apply an instruction; False if no published file uses it in this way."""
         if opcode.name == "MEMOIZE" or opcode.name.endswith("PUT"):
-            number = len(self._kept) if opcode.name == "MEMOIZE" else argument
-            self._kept[number] = self._stack[-1]
-            # The unpickler makes a table as long as the highest number a value is put under.
+            number = len(self._memo) if opcode.name == "MEMOIZE" else argument
+            self._memo[number] = self._stack[-1]
+            # The unpickler allocates a memo as long as the highest number in it.
             return bool(number <= position)
         if opcode.name.endswith("GET"):
-            kept = self._kept.get(argument)
-            self._stack.append(kept)
-            return kept is not None and kept.height == 0
-        taken = self._take(opcode)
+            value = self._memo.get(argument)
+            self._stack.append(value)
+            return value is not None and value.height == 0
+        popped = self._pop(opcode)
         for kind in opcode.stack_after:
-            self._stack.append(None if kind is pickletools.markobject else _made(opcode, kind, taken))
-        low = not self._stack or self._stack[-1] is None or self._stack[-1].height <= HIGHEST
-        return low and all(key.key for key in _keys(opcode, taken))
+            self._stack.append(None if kind is pickletools.markobject else _result(opcode, kind, popped))
+        low = not self._stack or self._stack[-1] is None or self._stack[-1].height <= MAX_HEIGHT
+        return low and all(key.key for key in _keys(opcode, popped))
 
-    def _take(self, opcode: pickletools.OpcodeInfo) -> list[_Value]:
-        """What an instruction takes, the lowest on the stack last."""
-        taken = []
+    def _pop(self, opcode: pickletools.OpcodeInfo) -> list[_Value]:
+        """Pop the values that an instruction uses, from the top of the stack down."""
+        popped = []
         for kind in reversed(opcode.stack_before):
             while kind is pickletools.stackslice and self._stack[-1] is not None:
-                taken.append(self._stack.pop())
+                popped.append(self._stack.pop())
             if kind is not pickletools.stackslice:
-                taken.append(self._stack.pop())
-        return [value for value in taken if value is not None]
+                popped.append(self._stack.pop())
+        return [value for value in popped if value is not None]
 
 
-def _keys(opcode: pickletools.OpcodeInfo, taken: list[_Value]) -> list[_Value]:
-    """The keys of a table among what an instruction took: values and keys in turn, the last value first."""
-    return taken[1::2] if opcode.name in ("SETITEM", "SETITEMS", "DICT") else []
+def _keys(opcode: pickletools.OpcodeInfo, popped: list[_Value]) -> list[_Value]:
+    """The keys of a dictionary among the popped values, which are values and keys in turn."""
+    return popped[1::2] if opcode.name in ("SETITEM", "SETITEMS", "DICT") else []
 
 
-def _made(opcode: pickletools.OpcodeInfo, kind: pickletools.StackObject, taken: list[_Value]) -> _Value:
+def _result(opcode: pickletools.OpcodeInfo, kind: pickletools.StackObject, popped: list[_Value]) -> _Value:
     if opcode.name == "BUILD":
-        return taken[-1]  # what was there already, with a state
+        return popped[-1]  # the object that the state is for
     if kind.obtype not in (list, tuple, dict, set, frozenset):
         return _Value(0, kind in _KEYS)
-    heights = [value.height for value in taken]
-    # What grows was taken with its parts, and is not one of them.
-    grown = heights.pop() if kind in opcode.stack_before else 1
-    return _Value(max(grown, 1 + max(heights, default=0)), False)
+    heights = [value.height for value in popped]
+    # An instruction that extends a container pops it together with its new parts.
+    before = heights.pop() if kind in opcode.stack_before else 1
+    return _Value(max(before, 1 + max(heights, default=0)), False)
 
 
 _KEYS = (pickletools.pystring, pickletools.pybytes, pickletools.pyunicode, pickletools.anyobject)
 
 
-def _check_room(size: int, path: Path) -> None:
+def _check_size(size: int, path: Path) -> None:
     check_memory(size, f"'{path}'", "download it again")
 
 
@@ -164,33 +165,33 @@ class _Unpickler(pickle.Unpickler):
         stand_in = _STAND_INS.get((module.replace("numpy._core.", "numpy.core."), name))
         if stand_in is None:
             raise InputError(
-                f"'{self._path}' asks for {module}.{name}, which CIFAR's files never do; nothing was run: "
+                f"'{self._path}' asks for {module}.{name}, which CIFAR's files never do; no code was run: "
                 "download it again from its publisher."
             )
-        # A new function each time: a pickle can set attributes on what it is given.
-        return lambda *arguments: self._counted(stand_in(*arguments))
+        # A new function each time, because a pickle can set attributes on the one it gets.
+        return lambda *arguments: self._count_bytes(stand_in(*arguments))
 
-    def _counted(self, made: Any) -> Any:
-        """What a stand-in returned: bytes are no more in all than the file has, however often a string is encoded."""
-        self._left -= len(made) if isinstance(made, bytes) else 0
+    def _count_bytes(self, value: Any) -> Any:
+        """The result of a stand-in. All results together may not have more bytes than the file."""
+        self._left -= len(value) if isinstance(value, bytes) else 0
         if self._left < 0:
-            raise InputError(f"'{self._path}' makes more bytes than it has: download it again from its publisher.")
-        return made
+            raise InputError(f"'{self._path}' would expand to more bytes than it has: download it again.")
+        return value
 
 
 class _Type:
-    """Stands in for ``numpy.dtype``: unsigned bytes, whatever else the pickle says about it."""
+    """Stands in for ``numpy.dtype`` and accepts unsigned bytes only."""
 
     def __init__(self, code: str | bytes, *_: object) -> None:
         if code not in ("u1", b"u1"):
             raise TypeError("pixels that are not uint8")
 
     def __setstate__(self, state: object) -> None:
-        """Byte order and alignment say nothing about single bytes."""
+        """Ignore byte order and alignment, which do not matter for single bytes."""
 
 
 class _Matrix:
-    """Stands in for ``numpy.ndarray``. ``_reconstruct`` makes it empty, the state that follows fills it."""
+    """Stands in for ``numpy.ndarray``. ``_reconstruct`` creates it empty, and the state fills it."""
 
     def __init__(self, *_: object) -> None:
         self.values = np.zeros((0, 0), np.uint8)

@@ -1,8 +1,7 @@
-"""What a reader hands over, and the finishing that every dataset gets.
+"""A dataset as its reader returns it, and the steps that build the three splits of every dataset.
 
-In this order: a missing test split is carved from the training split, then a missing validation split, then
-each split is cut to ``limit``; only then are files of inputs opened, and the inputs normalised
-with the training split's moments.
+The order of the steps: take a missing test split from the training split, then a missing validation split; cut each
+split to ``limit``; read the inputs; normalise them with mean and standard deviation of the training split.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from torch import Tensor
 
 from ddm.compute.memory import check_memory
 from ddm.data.samples import Data, Samples
-from ddm.data.stratify import choose
+from ddm.data.stratify import choose_stratified
 from ddm.errors import InputError
 
 TEST_SHARE = 0.2
 
 
 class Split(Protocol):
-    """Labels of a published split, and its samples by row: ``Samples``, or something that reads them late."""
+    """A published split: its labels, and its samples by row. ``Samples``, or images that are decoded only when read."""
 
     @property
     def labels(self) -> Tensor:
@@ -33,7 +32,7 @@ class Split(Protocol):
         """Samples of these rows ``(m,)``, with the rows as their ``origin``."""
 
     def bytes_per_sample(self, size: int | None, /) -> int:
-        """Bytes of memory for each sample, once images are ``size`` × ``size`` pixels."""
+        """Bytes of memory for each sample after resizing images to ``size`` × ``size`` pixels."""
 
 
 Survey = Callable[[Sequence[tuple[Any, np.ndarray]]], Sequence[Split]]
@@ -44,7 +43,7 @@ Survey = Callable[[Sequence[tuple[Any, np.ndarray]]], Sequence[Split]]
 class Published:
     """A dataset as its publisher split it.
 
-    survey: finds what the inputs of all splits have in common from the rows that will be read
+    survey: finds the common shape of all inputs from the rows that will be read
     """
 
     train: Split
@@ -53,18 +52,18 @@ class Published:
     survey: Survey | None = None
 
 
-def finish(
+def build_splits(
     name: str, published: Published, *, limit: int | None, validation: float, seed: int, size: int | None = None
 ) -> Data:
-    """Three splits with one normalisation. A lone published validation split serves as the test split."""
-    train = _Part.of(published.train, f"{name} train")
+    """Three splits with one normalisation. If only a validation split is published, it serves as the test split."""
+    train = _Part.whole(published.train, f"{name} train")
     held_out = [split for split in (published.validation, published.test) if split is not None]
     if held_out:
-        test = _Part.of(held_out.pop(), f"{name} test")
+        test = _Part.whole(held_out.pop(), f"{name} test")
     else:
-        # Not the user's seed: what a dataset is tested on should not change from run to run.
+        # A fixed seed instead of the user's, so that all runs on a dataset have the same test split.
         train, test = train.carve(TEST_SHARE, np.random.default_rng(0), "test")
-    val = _Part.of(held_out.pop(), f"{name} validation") if held_out else None
+    val = _Part.whole(held_out.pop(), f"{name} validation") if held_out else None
     if val is None and validation > 0:
         train, val = train.carve(validation, np.random.default_rng([seed, 0]), "validation")
 
@@ -76,15 +75,15 @@ def finish(
     check_memory(needed, name, "pass --size or --limit")
     training, testing, *validating = (part.read(size) for part in parts)
     total = len(published.train.labels)
-    return _normalised(name, training, validating[0] if validating else testing, testing, total)
+    return _normalise(name, training, validating[0] if validating else testing, testing, total)
 
 
-def _normalised(name: str, train: Samples, validation: Samples, test: Samples, total: int) -> Data:
+def _normalise(name: str, train: Samples, validation: Samples, test: Samples, total: int) -> Data:
     for samples in (validation, test):
         if samples.shape != train.shape or samples.raw.dtype != train.raw.dtype:
             raise InputError(
-                f"{name} has training inputs of shape {train.shape} and type {train.raw.dtype} but others of "
-                f"{samples.shape} and {samples.raw.dtype}: make them alike."
+                f"{name} has training inputs of shape {train.shape} and type {train.raw.dtype} but validation or test "
+                f"inputs of {samples.shape} and {samples.raw.dtype}: make them alike."
             )
     mean, std = train.moments()
     train, validation, test = (samples.with_normalisation(mean, std) for samples in (train, validation, test))
@@ -100,7 +99,7 @@ class _Part:
     what: str
 
     @classmethod
-    def of(cls, split: Split, what: str) -> _Part:
+    def whole(cls, split: Split, what: str) -> _Part:
         if len(split.labels) == 0:
             raise InputError(f"{what} is empty: it needs at least one sample.")
         return cls(split, np.arange(len(split.labels)), what)
@@ -111,24 +110,24 @@ class _Part:
         return labels
 
     def carve(self, share: float, random: np.random.Generator, use: str) -> tuple[_Part, _Part]:
-        """What stays, and about ``share`` of each class. Every class keeps a sample."""
-        carved = choose(self.labels, max(1, round(share * len(self.rows))), random, leave_one=True)
+        """The rows that remain, and about ``share`` of each class. At least one sample of each class remains."""
+        carved = choose_stratified(self.labels, max(1, round(share * len(self.rows))), random, leave_one=True)
         if len(carved) == 0:
             raise InputError(
-                f"{self.what} has one sample a class, so none can be set aside for {use}: add samples, or a "
+                f"{self.what} has one sample per class, so none can be set aside for {use}: add samples, or a "
                 f"{use} split of its own."
             )
-        stays = np.setdiff1d(np.arange(len(self.rows)), carved)
-        return self._at(stays), self._at(carved)
+        remaining = np.setdiff1d(np.arange(len(self.rows)), carved)
+        return self._select(remaining), self._select(carved)
 
     def at_most(self, limit: int | None, random: np.random.Generator) -> _Part:
         if limit is None or len(self.rows) <= limit:
             return self
-        return self._at(choose(self.labels, limit, random))
+        return self._select(choose_stratified(self.labels, limit, random))
 
     def read(self, size: int | None) -> Samples:
         samples = self.split[self.rows]
         return samples if size is None else samples.resize(size)
 
-    def _at(self, positions: np.ndarray) -> _Part:
+    def _select(self, positions: np.ndarray) -> _Part:
         return _Part(self.split, self.rows[positions], self.what)
