@@ -65,7 +65,7 @@ def test_audit_tells_people_what_it_found(command, audited):
     said = " ".join(answer.out.split())
     assert answer.code == 0
     assert answer.err == ""
-    for words in ("same run", "other run", "oracle_fraction", "rho_global", "slope", "ceiling", "10 retrainings"):
+    for words in ("same run", "other run", "finding the group", "size of effects", "ceiling", "10 retrainings"):
         assert words in said
     assert f"Audit: {ddm.load(audited).audited.sentence}" in answer.out
 

@@ -219,8 +219,8 @@ def test_tables_have_the_strongest_effects(answer, trace, verified):
     for found in (trace, verified):
         assert f">{found.group}</td>" in found._repr_html_()
         assert f">{found.effect:+.4g}</td>" in found._repr_html_()
-    assert "real retraining" in verified._repr_html_()
-    assert "real retraining" not in trace._repr_html_()
+    assert "Verified by retraining" in verified._repr_html_()
+    assert "Verified by retraining" not in trace._repr_html_()
 
 
 def test_tables_of_shares_audits_synsets_and_datamodels_have_their_numbers(datamodel, digits, audit):

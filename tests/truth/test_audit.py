@@ -16,7 +16,7 @@ from ddm.compute.terminal import console
 from ddm.report.trust import trust
 from ddm.truth.audit import OTHER, SAME, Audit, compare_effects, draw_stratified
 from ddm.truth.effects import EffectQuery, Effects, measure_effects, predict_effects
-from ddm.truth.figures import FIGURES, Figure, noise_ceilings, score_figures
+from ddm.truth.figures import FIGURES, Figure, label_of, noise_ceilings, score_figures
 from ddm.truth.retraining import Retraining
 
 
@@ -98,34 +98,33 @@ def test_each_kind_of_run_is_compared_with_another_retraining(orders):
 @pytest.mark.parametrize(
     ("judged", "opening"),
     [
-        (GOOD, "trust it to"),
-        (BAD, "do not trust it to"),
-        (figure(-0.5, -0.8, -0.2, 0.9, 0.95), "do not trust it to"),
-        (WIDE, "more retrainings are needed to say whether it can"),
-        (figure(0.9, None, None, 0.9, 0.95), "more retrainings are needed to say whether it can"),
-        (NOISE, "two retrainings do not agree with each other here, so fewer and larger groups are needed to"),
+        (GOOD, "Trust it to"),
+        (BAD, "Do not trust it to"),
+        (figure(-0.5, -0.8, -0.2, 0.9, 0.95), "Do not trust it to"),
+        (WIDE, "More retrainings are needed to say whether it can"),
+        (figure(0.9, None, None, 0.9, 0.95), "More retrainings are needed to say whether it can"),
+        (NOISE, "Two retrainings do not agree with each other here, so fewer and larger groups are needed to"),
     ],
     ids=["yes", "no", "reversed", "unsure", "without interval", "noise"],
 )
 def test_each_use_is_judged_by_its_figure(name, judged, opening):
     others = {other: NONE for other in FIGURES if other != name}
     sentence = made(**others, **{name: judged}).sentence
-    beside = f"{name} {judged['value']:.2f}, another retraining {judged['retrain']:.2f}, ceiling"
-    opening = opening[0].upper() + opening[1:]
+    beside = f"score {judged['value']:.2f}, another retraining {judged['retrain']:.2f}, ceiling"
     assert sentence.startswith(f"{opening} {USES[name]} ({beside} {judged['ceiling']:.2f})")
     assert sentence.endswith(".")
     assert "\n" not in sentence
 
 
-def test_all_judgements_make_one_sentence():
+def test_each_judgement_is_a_sentence_and_each_warning_too():
     audit = made(oracle_fraction=GOOD, rho=BAD, rho_global=WIDE, lds=NOISE, slope=figure(0.2, 0.1, 0.3, 0.5))
-    parts = audit.sentence.split("; ")
+    parts = audit.sentence.split(". ")
     openings = (
         "Trust it to find",
-        "do not trust it to order all",
-        "more retrainings",
-        "two retrainings",
-        "true effects",
+        "Do not trust it to order all",
+        "More retrainings",
+        "Two retrainings",
+        "True effects",
     )
     assert all(part.startswith(opening) for part, opening in zip(parts, openings, strict=True))
     assert "0.2 times the predicted ones" in parts[-1]
@@ -150,7 +149,7 @@ def test_what_is_as_good_as_a_poor_retraining_is_not_trusted(name):
     others = {other: NONE for other in USES if other != name}
     poor = made(**others, **{name: figure(0.11, 0.01, 0.2, 0.1)}).sentence
     assert poor.startswith("It is as good as another retraining, which is poor here, so fewer and larger groups")
-    assert f"{USES[name]} ({name} 0.11, another retraining 0.10)" in poor
+    assert f"{USES[name]} (score 0.11, another retraining 0.10)" in poor
 
 
 @pytest.mark.parametrize("name", USES)
@@ -260,7 +259,7 @@ def test_a_figure_that_is_added_to_the_registry_appears_everywhere(capsys, monke
     one = effects(np.random.default_rng(0).normal(size=(5, 4)))
     audit = replace(made(), figures=compare_effects(one, [one, one]))
     assert Audit.from_dict(json.loads(json.dumps(audit.to_dict()))).figures[SAME]["added"]["value"] == 0.3
-    assert "do something new (my figure 0.30, another retraining 0.30)" in audit.sentence
+    assert "do something new (score 0.30, another retraining 0.30)" in audit.sentence
     said = shown(audit, capsys)
     assert "my figure: what it is good for" in said["table"]
     for where, text in said.items():
@@ -280,7 +279,7 @@ def test_rubbish_is_refused(refused, values):
 def test_the_picture_has_a_row_for_each_figure_that_was_measured(audit):
     picture = audit.plot()
     measured = [name for name, one in audit.figures[SAME].items() if one["value"] is not None]
-    assert [label.get_text() for label in picture.axes[0].get_yticklabels()] == measured
+    assert [label.get_text() for label in picture.axes[0].get_yticklabels()] == [label_of(name) for name in measured]
     file = io.BytesIO()
     picture.savefig(file, format="png")
     assert file.getvalue().startswith(b"\x89PNG")

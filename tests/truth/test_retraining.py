@@ -19,6 +19,7 @@ import ddm
 import ddm.groups.partition
 from ddm.compute.tensors import read_tensors
 from ddm.networks.state import state_of
+from ddm.truth.code_hash import hash_of_code
 from ddm.truth.retraining import Retraining, group_rows
 
 RECIPE = ddm.Recipe(epochs=2, batch_size=32)
@@ -337,6 +338,13 @@ def test_models_made_with_a_loss_whose_code_has_changed_are_made_again(target, s
         missing.append(exact.count_missing([ROWS]))
         exact.run([ROWS], [0])
     assert missing == [1, 0, 1]
+
+
+def test_the_code_of_this_package_counts_by_name_only(monkeypatch):
+    loop = function("network.trained = train", train=ddm.train)
+    before = hash_of_code(loop)
+    monkeypatch.setattr(ddm.train, "__kwdefaults__", {**ddm.train.__kwdefaults__, "device": "elsewhere"})
+    assert hash_of_code(loop) == before
 
 
 def test_the_code_of_a_loop_has_the_same_name_in_another_process():

@@ -88,7 +88,7 @@ class Trace:
         if self.classes is not None:
             name, effect = self.classes.top(1)[0]
             rows.insert(0, ("class", name, f"{effect:+.4g}"))
-        verified = "" if self.verified is None else f" Retraining compared {len(self.verified)} groups."
+        verified = "" if self.verified is None else f" Verified by retraining ({len(self.verified)} candidates)."
         return (
             html.paragraph(f"The strongest effect on: {self.clusters.measured}")
             + html.table(("level", "strongest", "effect of removing it"), rows)

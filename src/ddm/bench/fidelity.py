@@ -35,7 +35,7 @@ def run(problem: Problem) -> Report:
 
 
 FIGURE_NOTES = [
-    "; ".join(f"{figure.label}: {figure.meaning}" for figure in FIGURES.values()) + ".",
+    "; ".join(f"{figure.name}: {figure.meaning}" for figure in FIGURES.values()) + ".",
     "The slope means something only for methods whose scores are effects.",
     "The truth is retraining with the target's batch order. Columns *other run* compare with other batch orders.",
 ]
@@ -44,8 +44,8 @@ FIGURE_NOTES = [
 
 COLUMNS = {
     "title": "method",
-    **{name: figure.label for name, figure in FIGURES.items()},
-    **{f"other_{name}": f"{FIGURES[name].label}, other run" for name in ("oracle_fraction", "rho")},
+    **{name: name for name in FIGURES},
+    **{f"other_{name}": f"{name}, other run" for name in ("oracle_fraction", "rho")},
     "seconds": "seconds",
     "trainings": "cost in trainings",
     "query_ms": "ms per question",

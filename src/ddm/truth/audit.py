@@ -1,4 +1,4 @@
-"""The audit: how far a datamodel can be trusted, measured by really retraining without a few groups."""
+"""The audit: how far to trust a datamodel, measured by retraining without a few groups."""
 
 from __future__ import annotations
 
@@ -18,39 +18,40 @@ from ddm.groups.partition import Partition
 from ddm.plots import html
 from ddm.truth.effects import EffectQuery, Effects, measure_effects, predict_effects
 from ddm.truth.figures import FIGURES, Figure, estimate_figures, label_of, noise_ceilings, score_figures
-from ddm.truth.retraining import Retraining, group_rows
+from ddm.truth.retraining import NO_ROWS, Retraining, group_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
 SAME, OTHER = "same run", "other run"
-"""Truth from the target's own batch order, and from others."""
+"""Retraining with the target's own batch order, and with other orders."""
 
 KEYS = ("value", "low", "high", "retrain", "ceiling")
-"""What an audit says of each figure."""
+"""The numbers of each figure; see ``Audit``."""
 
-USUAL = 10
-"""Groups that an audit retrains without by default, or all where there are fewer."""
+DEFAULT_GROUPS = 10
+"""Groups that an audit retrains without by default; all groups if there are fewer."""
 
-_NOTHING = np.array([], dtype=np.int64)
+RUNS = {SAME: "the target's batch order", OTHER: "other batch orders"}
+"""The retrainings that a figure is measured against. They answer different questions and are never mixed."""
 
-
-RUNS = {"same run": "the target's batch order", "other run": "other batch orders"}
-"""Which retrainings a figure is measured against: the two are different questions and are never mixed."""
+FigureRows = dict[str, dict[str, float | None]]
+"""The numbers of each figure, by the name of the figure."""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found.
+    """The result of an audit.
 
-    figures:   by run (same run, other run) and figure: value, low and high (95 % bootstrap), retrain (what another
-               retraining scores), ceiling (what the noise-free effect would score; rank figures only). An audit from
-               a file may lack figures that ``ddm.figures`` has, and may have others.
-    groups:    names of the groups that were retrained without
-    unions:    random unions of half of the groups that were retrained without
-    orders:    batch orders of each
-    samples:   test samples, and validation samples, that were asked about
-    trainings: retrainings it took, and ``seconds`` each on one thread
+    figures:   by run (same run, other run) and name of the figure: value, low and high (95 % bootstrap interval),
+               retrain (score of another retraining), ceiling (score of the noise-free effect; rank figures only). An
+               audit from a file may lack figures of ``ddm.truth.figures``, and may have others.
+    groups:    names of the groups that were removed one at a time
+    unions:    number of random unions of half of the groups that were removed together
+    orders:    batch orders of each retraining
+    samples:   number of test samples and of validation samples
+    trainings: number of retrainings
+    seconds:   mean duration of a retraining on one thread
     """
 
     figures: Mapping[str, Mapping[str, Mapping[str, float | None]]]
@@ -63,31 +64,29 @@ class Audit:
 
     @property
     def sentence(self) -> str:
-        """What this datamodel can be trusted for, and what not."""
+        """What to trust this datamodel for, and what not."""
         return verdict(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values, the sentence included."""
+        """All fields and the sentence as JSON values."""
         return asdict(self) | {"sentence": self.sentence}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Audit:
-        """From what ``to_dict`` gave."""
+        """Read an audit that ``to_dict`` wrote."""
         try:
             known = {name: values[name] for name in cls.__dataclass_fields__}
             audit = cls(**known | {"groups": tuple(known["groups"]), "samples": tuple(known["samples"])})
             _check(audit)
             return audit
         except (TypeError, KeyError, AttributeError, ValueError, OverflowError) as error:
-            raise InputError(
-                f"this is not an audit ({str(error).rstrip('.')}): make it again with ddm audit."
-            ) from None
+            raise InputError(f"this is not an audit ({str(error).rstrip('.')}): run ddm audit again.") from None
 
     def plot(self) -> Picture:
-        """Each figure with its interval, beside another retraining and the ceiling."""
+        """Each figure with its interval, the score of another retraining, and the ceiling."""
         from ddm import plots
 
-        return plots.audit(self, {name: label_of(name) for name in self.figures["same run"]})
+        return plots.audit(self, {name: label_of(name) for name in self.figures[SAME]})
 
     def _repr_html_(self) -> str:
         rows = []
@@ -108,7 +107,7 @@ class Audit:
 
 
 def _check(audit: Audit) -> None:
-    """Refuse fields that do not hold what they should, for audits that come from files."""
+    """Refuse an audit from a file whose fields have wrong types or values."""
     check_fields(audit)
     tests, validation = audit.samples
     if {type(name) for name in audit.groups} - {str} or not isinstance(tests, int) or not isinstance(validation, int):
@@ -128,126 +127,124 @@ def _check(audit: Audit) -> None:
 def audit(
     models: Counterfactuals,
     partition: Partition,
-    exact: Retraining,
+    retraining: Retraining,
     test: Samples,
     validation: Samples,
     *,
-    groups: int = USUAL,
+    groups: int = DEFAULT_GROUPS,
     unions: int | None = None,
     orders: int = 2,
     seed: int = 0,
 ) -> Audit:
-    """Retrain without ``groups`` single groups and ``unions`` random unions, with ``orders`` batch orders each."""
+    """Retrain without ``groups`` single groups and ``unions`` random unions, with ``orders`` batch orders each.
+
+    Groups are drawn from all ranges of predicted effects, so that an audit does not depend on a few strong ones.
+    """
     if min(groups, len(partition), orders) < 2 or (unions is not None and unions < 0):
         raise InputError("an audit needs at least 2 groups to retrain without and 2 batch orders (--retrain, --seeds).")
-    if groups > max(len(partition), USUAL):
-        raise InputError(f"there are {len(partition)} groups: retrain without at most so many (--retrain).")
+    if groups > max(len(partition), DEFAULT_GROUPS):
+        raise InputError(f"there are only {len(partition)} groups: retrain without at most that many (--retrain).")
     count = groups if unions is None else unions
     check_upper_bounds(unions=count, seeds=orders, retrainings=(1 + min(groups, len(partition)) + count) * orders)
     together = designs.random(len(partition), max(1, count), seed=seed)[:count]
-    everything = EffectQuery(test, validation, np.arange(len(partition)), together)
-    found = predict_effects(models, everything)
-    chosen = draw_stratified(found.shift.mean(1), min(groups, len(partition)), seed)
-    asked = EffectQuery(test, validation, chosen, together)
-    removals = [_NOTHING, *group_rows(partition, asked.removed)]
-    exact.run(removals, range(orders))
-    true = [measure_effects(exact, partition, asked, order) for order in range(orders)]
+    predicted = predict_effects(models, EffectQuery(test, validation, np.arange(len(partition)), together))
+    chosen = draw_stratified(predicted.shift.mean(1), min(groups, len(partition)), seed)
+    query = EffectQuery(test, validation, chosen, together)
+    removals = [NO_ROWS, *group_rows(partition, query.removed)]
+    retraining.run(removals, range(orders))
+    true = [measure_effects(retraining, partition, query, order) for order in range(orders)]
     return Audit(
-        figures=compare_effects(found.of(chosen), true, seed),
+        figures=compare_effects(predicted.of(chosen), true, seed),
         groups=tuple(partition.names[k] for k in chosen),
         unions=len(together),
         orders=orders,
         samples=(len(test), len(validation)),
         trainings=len({rows.tobytes() for rows in removals}) * orders,  # a union may be a single group
-        seconds=exact.mean_seconds(removals),
+        seconds=retraining.mean_seconds(removals),
     )
 
 
-def compare_effects(
-    found: Effects, true: list[Effects], seed: int = 0
-) -> dict[str, dict[str, dict[str, float | None]]]:
-    """Figures of predicted effects against each kind of run, beside another retraining's and the ceiling.
+def compare_effects(predicted: Effects, true: list[Effects], seed: int = 0) -> dict[str, FigureRows]:
+    """All figures of predicted effects, by run; see ``Audit``.
 
-    true: from the target's own batch order first, then from others
+    true: effects of retraining, with the target's own batch order first, then with other orders
     """
     same, *others = true
-    ceiling = noise_ceilings(true)
-    table = {
-        SAME: _row(found, [same], [others[0]] if others else [], ceiling, seed),
-    }
+    ceilings = noise_ceilings(true)
+    table = {SAME: _average_figures(predicted, [same], others[:1], ceilings, seed)}
     if others:
-        witnesses = [others[i - 1] if len(others) > 1 else same for i in range(len(others))]
-        table[OTHER] = _row(found, others, witnesses, ceiling, seed)
+        rivals = [others[i - 1] if len(others) > 1 else same for i in range(len(others))]
+        table[OTHER] = _average_figures(predicted, others, rivals, ceilings, seed)
     return table
 
 
-def _row(
-    found: Effects, true: list[Effects], witnesses: list[Effects], ceiling: Mapping[str, float], seed: int
-) -> dict[str, dict[str, float | None]]:
-    """Figures against each of some retrainings, averaged; ``witnesses`` are the other retrainings to compare with."""
-    mine = [estimate_figures(found, one, seed=seed) for one in true]
-    theirs = [score_figures(witness, one) for witness, one in zip(witnesses, true, strict=False)]
+def _average_figures(
+    predicted: Effects, true: list[Effects], rivals: list[Effects], ceilings: Mapping[str, float], seed: int
+) -> FigureRows:
+    """Figures against each of the ``true`` effects, averaged; ``rivals`` are the other retrainings to compare with."""
+    estimates = [estimate_figures(predicted, one, seed=seed) for one in true]
+    rival_scores = [score_figures(rival, one) for rival, one in zip(rivals, true, strict=False)]
     return {
         name: {
-            "value": _mean([one[name].value for one in mine]),
-            "low": _mean([one[name].low for one in mine]),
-            "high": _mean([one[name].high for one in mine]),
-            "retrain": _mean([one[name] for one in theirs]),
-            "ceiling": _number(ceiling.get(name, np.nan)),
+            "value": _mean([estimate[name].value for estimate in estimates]),
+            "low": _mean([estimate[name].low for estimate in estimates]),
+            "high": _mean([estimate[name].high for estimate in estimates]),
+            "retrain": _mean([scores[name] for scores in rival_scores]),
+            "ceiling": _finite(ceilings.get(name, np.nan)),
         }
         for name in FIGURES
     }
 
 
 def draw_stratified(effects: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
-    """``count`` of the groups, one at random from each of as many ranges of their predicted effects ``(K,)``."""
+    """``count`` group numbers, one at random from each of ``count`` ranges of the predicted effects ``(K,)``."""
     generator = np.random.default_rng(seed)
     strata = np.array_split(np.argsort(effects, kind="stable"), count)
     return np.sort([int(generator.choice(stratum)) for stratum in strata])
 
 
 def verdict(audit: Audit) -> str:
-    """One sentence: what the audited datamodel can be trusted for, and what not."""
+    """What to trust the audited datamodel for, and what not, in one line: a sentence for each judgement."""
+    table = audit.figures[SAME]
     measured = {
-        figure: audit.figures[SAME][name]
-        for name, figure in FIGURES.items()
-        if name in audit.figures[SAME] and audit.figures[SAME][name]["value"] is not None
+        figure: table[name] for name, figure in FIGURES.items() if name in table and table[name]["value"] is not None
     }
-    judged = {figure: _judged(figure, found) for figure, found in measured.items() if figure.use is not None}
-    parts = [] if judged else ["nothing could be measured, so retrain without more groups"]
-    for wanted, opening in _OPENINGS.items():
-        alike = [figure for figure, judgement in judged.items() if judgement == wanted]
-        uses = [f"{figure.use} ({_beside(figure, measured[figure])})" for figure in alike]
+    judged = {figure: _judge(figure, numbers) for figure, numbers in measured.items() if figure.use is not None}
+    sentences = [] if judged else ["Nothing could be measured, so retrain without more groups"]
+    for judgement, opening in _OPENINGS.items():
+        uses = [f"{figure.use} ({_evidence(measured[figure])})" for figure in judged if judged[figure] == judgement]
         if uses:
-            parts.append(f"{opening} {_listed(uses)}")
-    parts += [_warning(figure, found) for figure, found in measured.items() if _unusual(figure, found)]
-    sentence = "; ".join(parts)
-    return sentence[:1].upper() + sentence[1:] + "."
+            sentences.append(f"{opening} {_listed(uses)}")
+    for figure, numbers in measured.items():
+        if _unusual(figure, numbers):
+            sentences.append(figure.warning.format(value=numbers["value"]))
+    return ". ".join(sentences) + "."
 
 
 _OPENINGS = {
-    "yes": "trust it to",
-    "no": "do not trust it to",
-    "poor": "it is as good as another retraining, which is poor here, so fewer and larger groups are needed to",
-    "unsure": "more retrainings are needed to say whether it can",
-    "noise": "two retrainings do not agree with each other here, so fewer and larger groups are needed to",
+    "yes": "Trust it to",
+    "no": "Do not trust it to",
+    "poor": "It is as good as another retraining, which is poor here, so fewer and larger groups are needed to",
+    "unsure": "More retrainings are needed to say whether it can",
+    "noise": "Two retrainings do not agree with each other here, so fewer and larger groups are needed to",
 }
-"""How the sentence begins for the uses of each judgement."""
+"""How the sentence about each judgement begins; the uses follow."""
 
 _NOISE = 0.1
-"""Where another retraining scores less than this, the truth is mostly noise and no datamodel can be judged by it."""
+"""If another retraining scores less than this, retraining is mostly noise and cannot judge a datamodel."""
 
 
-def _judged(figure: Figure, found: Mapping[str, float | None]) -> str:
+def _judge(figure: Figure, numbers: Mapping[str, float | None]) -> str:
     """The judgement of a figure.
 
-    yes:    the whole interval lies above chance, and the value reaches the bar
-    poor:   the whole interval lies above chance, and the value is that of another retraining, but both are below the
-            figure's floor
-    noise:  another retraining scores next to nothing
-    no, unsure: the value is below the bar, and the interval excludes the bar or does not
+    yes:    the interval lies above chance, and the value reaches the bar
+    poor:   the interval lies above chance, and the value reaches another retraining's score, but that score is below
+            the figure's floor
+    noise:  another retraining scores close to nothing
+    no:     the value is below the bar, and so is the interval
+    unsure: the value is below the bar, but the interval contains the bar
     """
-    value, low, high, retrain, ceiling = (found[key] for key in KEYS)
+    value, low, high, retrain, ceiling = (numbers[key] for key in KEYS)
     assert value is not None
     if retrain is not None and retrain < _NOISE:
         return "noise"
@@ -264,22 +261,18 @@ def _judged(figure: Figure, found: Mapping[str, float | None]) -> str:
     return "unsure" if low is None or high is None or high >= bar else "no"
 
 
-def _unusual(figure: Figure, found: Mapping[str, float | None]) -> bool:
+def _unusual(figure: Figure, numbers: Mapping[str, float | None]) -> bool:
     low, high = figure.usual
-    value = found["value"]
+    value = numbers["value"]
     return value is not None and not low <= value <= high
 
 
-def _warning(figure: Figure, found: Mapping[str, float | None]) -> str:
-    return figure.warning.format(value=found["value"])
-
-
-def _beside(figure: Figure, found: Mapping[str, float | None]) -> str:
-    text = f"{figure.label} {found['value']:.2f}"
-    if found["retrain"] is not None:
-        text += f", another retraining {found['retrain']:.2f}"
-    if found["ceiling"] is not None:
-        text += f", ceiling {found['ceiling']:.2f}"
+def _evidence(numbers: Mapping[str, float | None]) -> str:
+    text = f"score {numbers['value']:.2f}"
+    if numbers["retrain"] is not None:
+        text += f", another retraining {numbers['retrain']:.2f}"
+    if numbers["ceiling"] is not None:
+        text += f", ceiling {numbers['ceiling']:.2f}"
     return text
 
 
@@ -288,19 +281,19 @@ def _listed(items: list[str]) -> str:
 
 
 def _mean(values: list[float]) -> float | None:
-    return _number(float(np.mean(values))) if values else None
+    return _finite(float(np.mean(values))) if values else None
 
 
 def _shown(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def _number(value: float) -> float | None:
+def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
 def trust_line(verdict: str | None) -> str:
-    """One line below every answer: how far to trust it, from the verdict of an audit, or that there was none."""
+    """The line below every answer: the verdict of the audit, or that there was no audit."""
     if verdict is None:
         return "Not audited: ddm audit RUN says how far this can be trusted."
     return f"Audit: {verdict}"

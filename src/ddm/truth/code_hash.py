@@ -25,7 +25,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, PurePath, np.generi
 
 _LIBRARIES = (
     *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    str(Path(__file__).parent),
+    str(Path(__file__).parent.parent),
 )
 """Folders whose code does not count."""
 

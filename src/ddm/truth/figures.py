@@ -45,7 +45,7 @@ class Figure:
     effects: selects the effects that the figure compares, as an array of groups (or unions) × samples
     score:   computes the figure from an array of predicted effects and one of true effects
     ranks:   True for a rank correlation; only these have a noise ceiling
-    use:     what users can do if the figure is good enough, a phrase after "trust it to"; None if it supports no use
+    use:     what users can do if the figure is good enough, a phrase after "Trust it to"; None if it supports no use
     floor:   smallest value that is good enough, however poorly another retraining scores
     share:   fraction of the ceiling (without a ceiling: of another retraining's score) that is good enough
     usual:   lowest and highest value that need no warning
@@ -96,8 +96,8 @@ def slope(predicted: np.ndarray, true: np.ndarray) -> float:
 _ALL = (
     Figure(
         name="oracle_fraction",
-        label="oracle_fraction",
-        meaning="finding the group that matters most (1 always, 0 as by chance)",
+        label="finding the group",
+        meaning="how well it finds the group with the largest effect on a prediction (1 always finds it, 0 is chance)",
         effects=lambda effects: effects.shift,
         score=oracle_fraction,
         use="find the group behind a prediction",
@@ -106,8 +106,8 @@ _ALL = (
     ),
     Figure(
         name="rho",
-        label="rho",
-        meaning="order of groups by their effect on a prediction (1 the same, 0 unrelated)",
+        label="ordering groups",
+        meaning="how well it orders groups by their effect on a prediction (1 is the true order, 0 is chance)",
         effects=lambda effects: effects.margin,
         score=mean_spearman,
         ranks=True,
@@ -116,8 +116,8 @@ _ALL = (
     ),
     Figure(
         name="rho_global",
-        label="rho_global",
-        meaning="order of groups by their effect on the validation loss",
+        label="ordering groups overall",
+        meaning="how well it orders groups by their effect on the validation loss",
         effects=lambda effects: effects.validation[:, None],
         score=mean_spearman,
         ranks=True,
@@ -126,8 +126,8 @@ _ALL = (
     ),
     Figure(
         name="lds",
-        label="lds",
-        meaning="order of unions of groups by their effect on a prediction",
+        label="removing many groups",
+        meaning="how well it orders unions of groups by their effect on a prediction",
         effects=lambda effects: effects.unions,
         score=mean_spearman,
         ranks=True,
@@ -136,12 +136,12 @@ _ALL = (
     ),
     Figure(
         name="slope",
-        label="slope",
-        meaning="size of the true effects over the predicted ones (1 the same size, 2 twice as large as predicted)",
+        label="size of effects",
+        meaning="true effects divided by predicted effects (1 is the same size, 2 is twice as large as predicted)",
         effects=lambda effects: effects.margin,
         score=slope,
         usual=(0.5, 2.0),
-        warning="true effects are {value:.2g} times the predicted ones, so read their order, not their numbers",
+        warning="True effects are {value:.2g} times the predicted ones, so read their order, not their numbers",
     ),
 )
 
