@@ -197,7 +197,7 @@ def test_adam_takes_no_momentum(refused):
     ("every", "steps"),
     [(None, [0, 4, 8, 12]), (1, list(range(13))), (3, [0, 3, 6, 9, 12]), (5, [0, 5, 10, 12]), (100, [0, 12])],
 )
-def test_a_checkpoint_is_kept_every_epoch_or_every_so_many_steps_and_at_the_end(every, steps):
+def test_a_checkpoint_is_stored_after_each_epoch_or_every_few_steps_and_at_the_end(every, steps):
     recipe = Recipe(epochs=3, lr=0.2, batch_size=7, checkpoint_every=every, seed=1)
     trajectory = train(linear(), samples(), recipe).trajectory
     expected = by_hand(linear(), samples(), batches_of(recipe), [0.2] * 12, recipe)
@@ -240,7 +240,7 @@ def test_leaving_samples_out_takes_them_out_of_the_batches_and_changes_nothing_e
     assert all(same_tensors(one, other) for one, other in zip(trajectory, expected, strict=True))
 
 
-def test_the_others_are_augmented_as_they_would_be_with_all():
+def test_leaving_samples_out_does_not_change_how_the_others_are_augmented():
     seen = []
 
     class Seen(nn.Module):
@@ -321,7 +321,7 @@ def test_a_trajectory_on_disk_is_the_one_in_memory(tmp_path):
     assert in_memory.fingerprint() == on_disk.fingerprint()
 
 
-def test_a_processor_that_dies_in_bfloat16_refuses_mixed_precision_before_anything_is_written(
+def test_mixed_precision_is_refused_before_anything_is_written_if_the_processor_crashes_in_bfloat16(
     no_bfloat16, refused, tmp_path
 ):
     recipe = Recipe(epochs=1, amp=True)
@@ -345,7 +345,7 @@ def test_a_processor_is_tried_once(no_bfloat16, monkeypatch):
 
 
 @pytest.mark.usefixtures("bfloat16")
-def test_mixed_precision_trains_parameters_of_full_precision_by_passes_of_half_of_it():
+def test_mixed_precision_computes_logits_in_bfloat16_and_updates_float32_parameters():
     recipe = Recipe(epochs=1, lr=0.1, batch_size=7, checkpoint_every=1)
     x, y = samples().batch(batches_of(recipe)[0])
     found = train(linear(), samples(), replace(recipe, amp=True)).trajectory[1]
@@ -360,7 +360,7 @@ def test_mixed_precision_trains_parameters_of_full_precision_by_passes_of_half_o
     assert not same_tensors(found, train(linear(), samples(), recipe).trajectory[1])
 
 
-def test_a_recipe_without_mixed_precision_is_written_as_before_there_was_any():
+def test_a_recipe_without_mixed_precision_does_not_store_the_option():
     assert "amp" not in Recipe().to_dict()
     assert Recipe(**Recipe(amp=True).to_dict()) == Recipe(amp=True)
 
@@ -377,17 +377,17 @@ def killed(until, *args, **options):
     st.sampled_from([{}, {"momentum": 0.9}, {"optimizer": "adam"}]),
     st.sampled_from([linear, fragile]),
 )
-def test_a_training_killed_in_any_step_goes_on_to_the_same_result(kills, every, how, network):
-    goes_on(kills, every, how, network)
+def test_a_training_killed_in_any_step_resumes_to_the_same_result(kills, every, how, network):
+    assert_resumes(kills, every, how, network)
 
 
 @pytest.mark.usefixtures("bfloat16")
 @pytest.mark.parametrize("network", [linear, fragile])
-def test_a_killed_training_of_mixed_precision_goes_on_to_the_same_result(network):
-    goes_on([7, 3], None, {"amp": True}, network)
+def test_a_killed_training_with_mixed_precision_resumes_to_the_same_result(network):
+    assert_resumes([7, 3], None, {"amp": True}, network)
 
 
-def goes_on(kills, every, how, network):
+def assert_resumes(kills, every, how, network):
     """A training that is killed at these steps ends as one that is not."""
     recipe = Recipe(
         3, 0.1, 7, weight_decay=0.01, schedule="cosine", augment="shift", checkpoint_every=every, seed=2, **how
@@ -407,7 +407,7 @@ def goes_on(kills, every, how, network):
 
 
 @pytest.mark.parametrize("every", [None, 3])
-def test_a_training_killed_while_it_writes_any_file_goes_on_to_the_same_result(every, tmp_path, monkeypatch):
+def test_a_training_killed_while_it_writes_any_file_resumes_to_the_same_result(every, tmp_path, monkeypatch):
     recipe = Recipe(epochs=2, lr=0.1, batch_size=7, momentum=0.9, checkpoint_every=every)
     expected = train(fragile(), samples(), recipe).trajectory
     rename = os.replace
@@ -442,7 +442,7 @@ def test_a_finished_training_is_read_and_not_repeated(tmp_path):
     assert same(first.trajectory, again.trajectory)
 
 
-def test_a_resumed_training_makes_only_the_epochs_that_are_missing(tmp_path):
+def test_a_resumed_training_runs_only_the_missing_epochs(tmp_path):
     killed(10, linear(), samples(), PLAIN, directory=tmp_path)
     watched = Watched()
     train(linear(), samples(), PLAIN, loss=watched, directory=tmp_path)
@@ -478,7 +478,7 @@ def test_a_folder_with_a_training_of_another_network_is_refused(tmp_path, refuse
 
 
 @pytest.mark.parametrize("lost", range(4))
-def test_a_lost_checkpoint_never_goes_unnoticed(tmp_path, lost):
+def test_a_lost_checkpoint_is_refused_or_trained_again(tmp_path, lost):
     expected = train(linear(), samples(), PLAIN, directory=tmp_path).trajectory[-1]
     (tmp_path / f"{lost:05d}.safetensors").unlink()
     try:
@@ -517,7 +517,7 @@ def far(logits, labels):
 
 
 @pytest.mark.parametrize("epochs", [1, 5])
-def test_divergence_is_said_even_if_it_is_the_last_step_that_diverges(epochs, refused):
+def test_divergence_is_reported_even_in_the_last_step(epochs, refused):
     with refused("diverged", "lr"):
         train(linear(), samples(), Recipe(epochs=epochs, lr=1e29, batch_size=COUNT), loss=far)
 
@@ -592,7 +592,7 @@ def test_learning_rates_start_at_lr_and_never_rise_or_vanish(total, schedule, lr
 # --- the target ---
 
 
-def test_batchnorm_statistics_are_kept_with_every_checkpoint():
+def test_batchnorm_statistics_are_stored_with_every_checkpoint():
     trajectory = train(fragile(), samples(), PLAIN).trajectory
     means = [state["1.running_mean"] for state in trajectory]
     assert not any(torch.equal(one, other) for one, other in itertools.pairwise(means))
@@ -691,7 +691,7 @@ def test_the_fingerprint_stays_when_the_trajectory_is_saved_and_opened(tmp_path)
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
-def test_a_recorder_keeps_what_snapshots_by_hand_keep(on_disk, tmp_path):
+def test_a_recorder_stores_the_state_of_the_network_at_each_snapshot(on_disk, tmp_path):
     network = fragile()
     optimizer = torch.optim.Adam(network.parameters())
     recorder = Recorder(network, tmp_path if on_disk else None)
@@ -713,7 +713,7 @@ def test_a_recorder_keeps_what_snapshots_by_hand_keep(on_disk, tmp_path):
     assert target.recipe is None
 
 
-def test_a_recorder_that_is_not_told_the_learning_rates_says_so(tmp_path):
+def test_without_learning_rates_a_recorder_stores_nan(tmp_path):
     recorder = Recorder(linear(), tmp_path)
     recorder.snapshot()
     assert math.isnan(recorder.trajectory.cumulative_rates[-1])

@@ -57,7 +57,7 @@ def test_there_is_no_checkpoint_beyond_the_ends(empty, t):
         trajectory[t]
 
 
-def test_what_is_appended_is_a_copy(empty):
+def test_a_checkpoint_does_not_change_when_the_state_given_changes(empty):
     state = states(1)[0]
     trajectory = filled(empty, [state])
     before = state["weight"].clone()
@@ -74,7 +74,7 @@ def test_parameters_that_require_gradients_can_be_appended(empty):
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 5), st.integers(0, 6), st.booleans())
-def test_truncating_keeps_the_first_ones_and_appending_goes_on_from_there(tmp_path_factory, count, keep, on_disk):
+def test_appending_after_truncating_continues_from_the_checkpoints_left(tmp_path_factory, count, keep, on_disk):
     folder = tmp_path_factory.mktemp("trajectory") if on_disk else None
     kept, more = states(count), states(2, seed=1)
     trajectory = filled(Trajectory(folder), kept)

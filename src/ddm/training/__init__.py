@@ -1,1 +1,1 @@
-"""Training a target: the recipe, the loop, the recorder for loops of your own, and what they leave behind."""
+"""Train a target by a recipe, or record it in the user's own loop."""

@@ -1,4 +1,4 @@
-"""Standard augmentation: horizontal flips and shifts, differentiable in the images, reproducible by generator."""
+"""Random horizontal flips and shifts of images, differentiable, and reproducible from a random generator."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def check_shape(kind: str, shape: tuple[int, ...]) -> None:
 
 
 def augment(images: Tensor, kind: str, generator: torch.Generator) -> Tensor:
-    """Flip each of ``(b, C, H, W)`` with probability ½ and shift it by up to an eighth, as ``kind`` says."""
+    """Flip each image of ``(b, C, H, W)`` with probability ½, shift it by up to an eighth of its side, or both."""
     if "flip" in kind:
         flipped = torch.rand(len(images), generator=generator) < 0.5
         images = torch.where(flipped.view(-1, 1, 1, 1).to(images.device), images.flip(-1), images)
     if "shift" in kind:
-        images = _shifted(images, generator)
+        images = _shift(images, generator)
     return images
 
 
-def _shifted(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Each image moved by its own whole number of pixels, zeros moving in."""
+def _shift(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Shift each image by its own random number of pixels, and fill with zeros."""
     count, _, height, width = images.shape
-    reach = max(1, min(height, width) // 8)
-    offsets = torch.randint(0, 2 * reach + 1, (2, count, 1), generator=generator).to(images.device)
+    most = max(1, min(height, width) // 8)
+    offsets = torch.randint(0, 2 * most + 1, (2, count, 1), generator=generator).to(images.device)
     rows = offsets[0] + torch.arange(height, device=images.device)
     columns = offsets[1] + torch.arange(width, device=images.device)
-    padded = F.pad(images, (reach,) * 4)
+    padded = F.pad(images, (most,) * 4)
     samples = torch.arange(count, device=images.device).view(-1, 1, 1)
     return padded[samples, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)

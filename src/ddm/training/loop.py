@@ -1,7 +1,7 @@
-"""Training a target by its recipe: bit for bit the same for the same seed on one machine, and resumable.
+"""Train a target by its recipe: bit for bit the same for the same seed on one machine, and resumable.
 
-What an epoch draws depends on the seed and the epoch alone, so that a training that was killed goes on from its last
-whole epoch to the same result.
+The random numbers of an epoch depend on the seed and the epoch alone. So a training that was killed resumes from its
+last complete epoch and ends with the same result.
 """
 
 from __future__ import annotations
@@ -46,18 +46,19 @@ def train(
     directory: Path | str | None = None,
     device: str | torch.device = "cpu",
 ) -> Target:
-    """Train ``network`` from the weights it has (θ_0) and keep its trajectory.
+    """Train a copy of ``network`` from its present weights (θ_0), and record its trajectory.
 
-    ``network`` may be the name of a built-in network, e.g. ``"convnet"``, which is then built for the shape and the
-    classes of the samples, with ``options`` such as ``{"width": 16}``.
-    ``without`` holds positions of samples to leave out. The rest meet the network in the same order and the same
-    steps as with all of them, so that two trainings differ by the samples left out and by nothing else (but for
-    dropout, whose masks depend on the size of a batch).
-    With a ``directory`` checkpoints go to disk as they are made, and a training that was killed goes on from
-    its last whole epoch, to the same result. The network given is not changed.
+    network:   a module, or the name of a built-in network such as ``"convnet"``, built for the shape and the classes
+               of the samples with ``options`` such as ``{"width": 16}``
+    recipe:    how to train; without a learning rate, the network's default is used
+    loss:      ``loss(logits, labels)``, the mean over a batch
+    without:   positions of samples to leave out. All others come in the same order, batch and augmentation as with
+               the complete training set. Only dropout differs, because its masks depend on the size of a batch.
+    directory: where checkpoints are written during training. A training that was killed resumes from its last
+               complete epoch there.
     """
     samples = Samples.from_dataset(samples)
-    network = _built(network, samples, options)
+    network = _resolve_network(network, samples, options)
     recipe = (recipe or Recipe()).with_lr(networks.learning_rate(network))
     training = _Training(network, samples, recipe, loss, without, directory, device_of(device))
     with bar("training the target", training.total - training.step) as advance:
@@ -66,8 +67,8 @@ def train(
     return Target(training.network, training.trajectory, loss, recipe, device, samples.fingerprint())
 
 
-def _built(network: nn.Module | str, samples: Samples, options: Mapping[str, Any] | None) -> nn.Module:
-    """The network itself, or the built-in one of this name for these samples."""
+def _resolve_network(network: nn.Module | str, samples: Samples, options: Mapping[str, Any] | None) -> nn.Module:
+    """The module itself, or a new built-in network of this name for these samples."""
     if isinstance(network, str):
         return networks.build(network, samples.shape, len(samples.classes), **(options or {}))
     if options:
@@ -76,7 +77,7 @@ def _built(network: nn.Module | str, samples: Samples, options: Mapping[str, Any
 
 
 class _Training:
-    """One training in progress: the state an epoch starts from and ends with."""
+    """A training in progress: its state between two epochs."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class _Training:
         augmentation.check_shape(recipe.augment, samples.shape)
         self.initial = hash_of_state(state_of(network))
         self.samples, self.recipe, self.loss, self.device = samples, recipe, loss, device
-        self.kept = _others(len(samples), without)
+        self.kept = _mask_without(len(samples), without)
         trained = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         self.optimizer = OPTIMIZERS[recipe.optimizer](trained, recipe)
         self.total = recipe.epochs * math.ceil(len(samples) / recipe.batch_size)
@@ -109,7 +110,7 @@ class _Training:
             self._checkpoint()
 
     def run_epoch(self, advance: Advance) -> None:
-        """One pass over the data, in an order that depends on the seed and the epoch alone."""
+        """Make one pass over the data, in an order that depends on the seed and the epoch alone."""
         seed = _epoch_seed(self.recipe.seed, self.epoch)
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(self.samples), generator=generator)
@@ -120,15 +121,18 @@ class _Training:
                 self._descend(rows, generator)
                 advance(1)
         self.epoch += 1
-        if self.recipe.checkpoint_every is None or (self.epoch == self.recipe.epochs and not self._just_kept()):
+        if self.recipe.checkpoint_every is None or (
+            self.epoch == self.recipe.epochs and self.trajectory.steps[-1] < self.step
+        ):
             self._checkpoint()
         if self.progress_file is not None:
             self._save_progress(self.progress_file)
 
     def _descend(self, rows: Tensor, generator: torch.Generator) -> None:
+        """Make the step of one batch, if it has samples to train on."""
         x, y = self.samples.batch(rows)
         x = augmentation.augment(x, self.recipe.augment, generator)
-        kept = self.kept[rows]  # after augmenting, so that each sample is augmented as it would be with all
+        kept = self.kept[rows]  # after augmenting, so that all others are augmented the same
         lr = self.recipe.lr_at(self.step, self.total)
         if kept.any():
             self._update(x[kept].to(self.device), y[kept].to(self.device), lr)
@@ -137,6 +141,7 @@ class _Training:
             self._checkpoint()
 
     def _update(self, x: Tensor, y: Tensor, lr: float) -> None:
+        """Update the parameters by the gradient of the mean loss of a batch."""
         self.network.zero_grad()
         try:
             value = self.loss(self._outputs(x.to(dtype_of(self.network))), y)
@@ -155,7 +160,7 @@ class _Training:
             raise InputError(f"training diverged in epoch {self.epoch + 1} (a step overflows): lower the lr.") from None
 
     def _outputs(self, x: Tensor) -> Tensor:
-        """Logits ``(b, L)`` of a batch, in the parameters' own precision also where they were computed in less."""
+        """Logits ``(b, L)`` of a batch. Mixed precision computes them in bfloat16, then casts them back."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.amp):
             logits: Tensor = self.network(x)
         return logits.to(x.dtype) if self.recipe.amp else logits
@@ -166,12 +171,9 @@ class _Training:
             raise InputError(f"training diverged in epoch {self.epoch} (parameters are not finite): lower the lr.")
         self.trajectory.append(state, self.step, self.optimizer.total_rate, self.optimizer.parameter_rates)
 
-    def _just_kept(self) -> bool:
-        return self.trajectory.steps[-1] == self.step
-
     @functools.cached_property
     def _identity(self) -> dict[str, Any]:
-        """What a training that goes on must have been started with."""
+        """Recipe, data and network, which must be the same when a training resumes."""
         kept = hashlib.sha256(self.kept.numpy().tobytes()).hexdigest()
         return {
             "recipe": self.recipe.to_dict(),
@@ -194,34 +196,34 @@ class _Training:
             if metadata.get(what) != value:
                 raise InputError(f"'{path.parent}' holds a training with another {what}: choose another folder.")
         try:
-            self._take_over(metadata, tensors)
+            self._load_progress(metadata, tensors)
         except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
             why = " ".join(str(error).split())
             raise InputError(
-                f"'{path}' cannot be gone on from ({why}): delete it, and training starts again."
+                f"'{path}' cannot be resumed from ({why}): delete it, and training starts again."
             ) from None
         self.trajectory = Trajectory.open(path.parent)
         if len(self.trajectory) < metadata["kept"]:
             raise InputError(f"'{path.parent}' has lost checkpoints: restore them or choose another folder.")
         self.trajectory.truncate(metadata["kept"])
 
-    def _take_over(self, metadata: dict[str, Any], tensors: State) -> None:
-        """The state of a training that was kept."""
+    def _load_progress(self, metadata: dict[str, Any], tensors: State) -> None:
+        """Load the state that ``_save_progress`` wrote; errors say what does not fit."""
         self.optimizer.load(tensors)
         check_state(tensors, shapes_of(self.network), "it")
         load_state(self.network, tensors)
         self.epoch, self.step, self.optimizer.total_rate = metadata["epoch"], metadata["step"], metadata["length"]
         counted = [type(metadata[name]) is int and metadata[name] >= 0 for name in ("epoch", "step", "kept")]
         if not all(counted) or type(metadata["length"]) is not float or self.step > self.total or not metadata["kept"]:
-            raise ValueError("it has counted wrongly")
+            raise ValueError("its counters are impossible")
 
 
-def _others(count: int, without: np.ndarray | None) -> Tensor:
-    """Which of ``count`` samples stay ``(count,)``, given positions of those that do not."""
+def _mask_without(count: int, without: np.ndarray | None) -> Tensor:
+    """Which of ``count`` samples to train on ``(count,)``, as booleans, given the positions to leave out."""
     rows = np.asarray([] if without is None else without)
     kept = np.ones(count, dtype=bool)
     if rows.size and (rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= count):
-        raise InputError(f"there are {count} samples: those to leave out are given by position, from 0.")
+        raise InputError(f"there are {count} samples: give positions from 0 to {count - 1}.")
     kept[rows.astype(np.int64)] = False
     if not kept.any():
         raise InputError(f"all {count} samples are left out: nothing is left to train on.")

@@ -1,4 +1,4 @@
-"""The recipe 𝒜: how a target is trained, by stochastic gradient descent or Adam."""
+"""The recipe 𝒜: how a target is trained."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Recipe:
     """How the target is trained: with θ_0, enough to train it again exactly.
 
     epochs:           passes over the training set
-    lr:               learning rate η_a at the start; None takes the network's own default
-    batch_size:       samples a step
-    momentum:         of SGD; 0 is plain gradient descent
-    weight_decay:     added to the gradient, of either
+    lr:               learning rate η_a of the first step; None uses the network's default
+    batch_size:       samples per step
+    momentum:         momentum of SGD; 0 is plain gradient descent
+    weight_decay:     times the parameters, added to their gradient
     schedule:         constant, cosine (to zero), or step (a tenth after half, a hundredth after three quarters)
     augment:          none, flip, shift or flip-shift
-    checkpoint_every: optimiser steps between checkpoints; None is one an epoch
-    seed:             of batch order, augmentation and dropout (a network's own seed draws θ_0)
+    checkpoint_every: optimizer steps between checkpoints; None stores one after each epoch
+    seed:             random seed of batch order, augmentation and dropout (the network's own seed sets θ_0)
     optimizer:        sgd or adam
-    amp:              whether forward passes take bfloat16 where torch finds that safe (automatic mixed precision)
+    amp:              automatic mixed precision: forward passes use bfloat16 where torch considers it safe
     """
 
     epochs: int = 30
@@ -57,22 +57,22 @@ class Recipe:
         augmentation.check(self.augment)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values, without mixed precision that is not used: as they were before there was any."""
+        """As JSON values. ``amp`` is left out when off, so that recipes stay equal to those of older runs."""
         return {name: value for name, value in asdict(self).items() if name != "amp" or value}
 
     def with_lr(self, default: float) -> Recipe:
-        """The same recipe with ``default`` as its learning rate if it has none yet."""
+        """The same recipe, with the learning rate ``default`` if it has none."""
         return replace(self, lr=default) if self.lr is None else self
 
     @property
     def rate(self) -> float:
-        """The learning rate at the start, once it is known which."""
+        """``lr``, for code that needs a number."""
         if self.lr is None:
-            raise InputError("this recipe has no learning rate yet: give lr.")
+            raise InputError("the recipe has no learning rate: give lr.")
         return self.lr
 
     def lr_at(self, step: int, total: int) -> float:
-        """Learning rate of optimiser step ``step`` of ``total``."""
+        """Learning rate of step ``step`` of ``total``."""
         progress = step / total
         if self.schedule == "cosine":
             return self.rate * 0.5 * (1 + math.cos(math.pi * progress))
