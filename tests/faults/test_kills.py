@@ -167,7 +167,7 @@ def test_ctrl_c_leaves_no_worker_and_one_sentence_and_the_audit_goes_on(fitted, 
         assert running.end() == 130
         gone(running)
         said = (tmp_path / "killed" / "log").read_text().splitlines()
-        assert said[-1] == "ddm: interrupted; the same command goes on where this one stopped."
+        assert said[-1] == "ddm: interrupted; run the same command again to resume."
         assert "Traceback" not in "".join(said)
         assert Command(f"{LONG} --engine serial", tmp_path / "killed").end() == 0
         assert results(tmp_path / "killed") == results(audited)

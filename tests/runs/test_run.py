@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import ddm
+import ddm.datamodel
 import ddm.groups.partition
 import ddm.training.loop
 from ddm import DistilledDatamodel, InputError, Recipe, Settings
@@ -153,8 +154,8 @@ def killed(config, out, patch, owner, name, survived):
         (run, "train", 0),
         (ddm.training.loop.augmentation, "augment", 1),
         (ddm.training.loop.augmentation, "augment", 5),
-        (run, "make_partition", 0),
-        (run, "distil", 0),
+        (ddm.datamodel, "make_partition", 0),
+        (ddm.datamodel, "distil", 0),
         (gradient_matching, "match_gradients", 0),
         (gradient_matching, "match_gradients", 1),
         (gradient_matching, "match_gradients", 4),
@@ -276,7 +277,7 @@ def test_another_config_in_the_same_folder_is_refused_with_what_differs(config, 
 
 def test_another_config_in_the_folder_of_a_killed_run_is_refused_too(config, tmp_path, monkeypatch, refused):
     with monkeypatch.context() as patch:
-        killed(config, tmp_path, patch, run, "distil", 0)
+        killed(config, tmp_path, patch, ddm.datamodel, "distil", 0)
     with refused("clusters"):
         fit(replace(config, clusters=1), tmp_path)
 
@@ -299,7 +300,7 @@ def test_a_killed_run_of_data_that_has_changed_since_is_refused(config, npz, tmp
     shutil.copy(npz, moved)
     mine = replace(config, data=f"npz:{moved}")
     with monkeypatch.context() as patch:
-        killed(mine, tmp_path / "out", patch, run, "distil", 0)
+        killed(mine, tmp_path / "out", patch, ddm.datamodel, "distil", 0)
     with np.load(moved) as arrays:
         np.savez(moved, images=255 - arrays["images"], labels=arrays["labels"])
     with refused("data"):

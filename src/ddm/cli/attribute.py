@@ -29,25 +29,25 @@ def attribute(
     objective: ObjectiveName = "prediction",
     index: Index = None,
     split: Split = "test",
-    output: Annotated[
-        str | None, typer.Option(help="Class to look at, for objectives with one value per class.")
-    ] = None,
-    level: Annotated[str, typer.Option(help="cluster or class.")] = "cluster",
-    design: Annotated[str, typer.Option(help="leave-one-out or random.")] = "leave-one-out",
-    perturbations: Annotated[
-        int | None, typer.Option(help="Number of perturbations of a random design; default 4 per group.")
-    ] = None,
-    beta: Annotated[str, typer.Option(help="Weight of a perturbation: uniform or removed.")] = "uniform",
+    output: Annotated[str | None, typer.Option(help="Class to show, for objectives with one value per class.")] = None,
+    level: Annotated[str, typer.Option(help="Groups to remove: cluster or class.")] = "cluster",
+    design: Annotated[
+        str, typer.Option(help="Which groups are removed together: leave-one-out, or random halves.")
+    ] = "leave-one-out",
+    perturbations: Annotated[int | None, typer.Option(help="Number of random halves; default 4 per group.")] = None,
+    beta: Annotated[
+        str, typer.Option(help="Weight of each random half: uniform, or removed (fewer removed groups count more).")
+    ] = "uniform",
     fast: Annotated[
         bool,
-        typer.Option("--fast", help="Use one Jacobian instead of one model per group: the same for small effects."),
+        typer.Option("--fast", help="Use one Jacobian instead of one model per group; accurate for small effects."),
     ] = False,
     top: Annotated[int, typer.Option(min=1, help="Groups to show.")] = 10,
     plot: Annotated[
-        Path | None, typer.Option(parser=output_path, metavar="PATH", help="Write the picture here (png, svg, pdf).")
+        Path | None, typer.Option(parser=output_path, metavar="PATH", help="File for a picture (png, svg or pdf).")
     ] = None,
     save: Annotated[
-        Path | None, typer.Option(parser=output_path, metavar="PATH", help="Write all effects here (json or csv).")
+        Path | None, typer.Option(parser=output_path, metavar="PATH", help="File for all effects (json or csv).")
     ] = None,
     data: DataName = None,
     root: Root = None,
@@ -55,7 +55,7 @@ def attribute(
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """What removing each group does to a behaviour: on a sample, a batch, or a whole split."""
+    """Show how removing each group changes a behaviour on a sample, a batch or a split."""
     from ddm import plots
     from ddm.cli.text import effects_table
     from ddm.compute.terminal import console

@@ -12,14 +12,18 @@ from ddm.cli.options import AsJson, DataName, Device, EngineName, Root, Run, See
 
 def audit(
     run: Run,
-    retrain: Annotated[int, typer.Option(min=2, help="Number of groups to retrain without, one at a time.")] = 10,
-    seeds: Annotated[int, typer.Option(min=2, help="Batch orders of each retraining, the target's own first.")] = 2,
+    retrain: Annotated[
+        int, typer.Option(min=2, help="Number of groups to leave out of a retraining, one at a time.")
+    ] = 10,
+    seeds: Annotated[int, typer.Option(min=2, help="Batch orders per retraining; the first is that of the model.")] = 2,
     unions: Annotated[
         int | None,
-        typer.Option(min=0, help="Random halves of the groups to retrain without; default as many as --retrain."),
+        typer.Option(
+            min=0, help="Number of random halves of the groups to leave out; default: the value of --retrain."
+        ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(parser=output_path, metavar="PATH", help="Write the picture here (png, svg, pdf).")
+        Path | None, typer.Option(parser=output_path, metavar="PATH", help="File for a picture (png, svg or pdf).")
     ] = None,
     data: DataName = None,
     root: Root = None,
@@ -28,7 +32,7 @@ def audit(
     engine: EngineName = None,
     as_json: AsJson = False,
 ) -> None:
-    """How far a run can be trusted: its answers against really retraining without some groups."""
+    """Measure how far to trust a run: compare its answers with models retrained without some groups."""
     from ddm import plots
     from ddm.cli.text import describe_audit
     from ddm.compute.backends import Backend

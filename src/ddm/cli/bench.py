@@ -8,33 +8,35 @@ from typing import Annotated
 
 import typer
 
-from ddm.cli.options import AsJson, EngineName, Root, Seed, chosen, output_path, print_json, typed
+from ddm.cli.options import AsJson, EngineName, Root, Seed, chosen, command_line, output_path, print_json
 
 
 def bench(
-    name: Annotated[str, typer.Argument(help="fidelity, ablation, comparison, … (a wrong name lists them all).")],
-    data: Annotated[str, typer.Option(help="digits, mnist, cifar10, …")] = "digits",
+    name: Annotated[str, typer.Argument(help="Benchmark: fidelity, ablation, comparison … (a wrong name lists all).")],
+    data: Annotated[str, typer.Option(help="Dataset: digits, mnist, cifar10 …")] = "digits",
     root: Root = None,
-    model: Annotated[str, typer.Option(help="convnet, alexnet, resnet18ap or simplevit.")] = "convnet",
-    limit: Annotated[int | None, typer.Option(help="At most this many samples in each split.")] = None,
+    model: Annotated[str, typer.Option(help="Network: convnet, alexnet, resnet18ap or simplevit.")] = "convnet",
+    limit: Annotated[int | None, typer.Option(help="Maximum samples of each split.")] = None,
     size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,
     clusters: Annotated[int | None, typer.Option(help="Clusters per class.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training set.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Batch orders of each retraining.")] = None,
-    tests: Annotated[int | None, typer.Option(help="Test samples that are asked about.")] = None,
-    unions: Annotated[int | None, typer.Option(help="Random halves of the groups to retrain without.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Batch orders per retraining.")] = None,
+    tests: Annotated[int | None, typer.Option(help="Number of test samples in the questions.")] = None,
+    unions: Annotated[
+        int | None, typer.Option(help="Number of random halves of the groups to leave out of a retraining.")
+    ] = None,
     scale: Annotated[
-        str, typer.Option(help="quick (under 30 minutes on 2 cores), paper (its full settings) or tiny.")
+        str, typer.Option(help="tiny, quick (under 30 minutes on 2 cores) or paper (its full settings).")
     ] = "quick",
     out: Annotated[
         Path | None,
-        typer.Option(parser=output_path, metavar="PATH", help="Folder of the results; default benchmarks/DATA."),
+        typer.Option(parser=output_path, metavar="PATH", help="Folder for the results; default benchmarks/DATA."),
     ] = None,
     seed: Seed = 0,
     engine: EngineName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a table or figure of the paper, or one of ours, beside the alternatives and real retraining."""
+    """Run a benchmark: a table or figure that compares this method with others and with retraining."""
     from ddm import bench as benches
     from ddm.compute.backends import Backend
     from ddm.compute.terminal import console
@@ -51,7 +53,7 @@ def bench(
         **chosen(limit=limit, size=size, clusters=clusters, orders=seeds, tests=tests, unions=unions),
     )
     out = out or Path("benchmarks") / data.replace(":", "-").replace("/", "-")
-    found = benches.run(name, setup, out, typed(root), engine)
+    found = benches.run(name, setup, out, command_line(root), engine)
     if as_json:
         print_json(found)
     else:

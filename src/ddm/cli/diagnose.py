@@ -22,13 +22,13 @@ from ddm.cli.options import (
 def diagnose(
     run: Run,
     split: Split = "validation",
-    top: Annotated[int, typer.Option(min=1, help="Rows of each table to show.")] = 10,
+    top: Annotated[int, typer.Option(min=1, help="Maximum rows of each table.")] = 10,
     data: DataName = None,
     root: Root = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """What to look at first: mislabelled, harmful and useless groups, and the groups behind each kind of error."""
+    """List mislabelled, harmful and useless groups, and the groups that cause each kind of error."""
     from ddm.cli.text import describe_diagnosis
     from ddm.compute.terminal import console
 

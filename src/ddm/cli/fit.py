@@ -45,52 +45,65 @@ _RECIPE = (
 def fit(
     context: typer.Context,
     data: Annotated[
-        str, typer.Argument(help="digits, mnist, cifar10, …, folder:PATH, npz:PATH or hf:NAME.")
+        str, typer.Argument(help="Dataset: digits, mnist, cifar10 …, folder:PATH, npz:PATH or hf:NAME.")
     ] = "digits",
     out: Annotated[
-        Path | None, typer.Option(parser=output_path, metavar="PATH", help="Folder of the run; default runs/DATA.")
+        Path | None, typer.Option(parser=output_path, metavar="PATH", help="Folder for the run; default runs/DATA.")
     ] = None,
     root: Root = None,
-    limit: Annotated[int | None, typer.Option(help="At most this many samples in each split.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Maximum samples of each split.")] = None,
     size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,
-    model: Annotated[str, typer.Option(help="convnet, alexnet, resnet18ap or simplevit.")] = "convnet",
-    option: Annotated[list[str] | None, typer.Option(help="Option of the network, e.g. width=64; repeat it.")] = None,
-    preset: Annotated[str | None, typer.Option(help="paper: the paper's settings for this data and model.")] = None,
+    model: Annotated[str, typer.Option(help="Network: convnet, alexnet, resnet18ap or simplevit.")] = "convnet",
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Option of the network, e.g. width=64; repeat for several."),
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="paper uses the settings of the paper for this data and model.")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training set.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate; the default depends on --model.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples per training step.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="sgd or adam.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="Optimizer: sgd or adam.")] = None,
     momentum: Annotated[float | None, typer.Option(help="Momentum of SGD.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Weight decay of the optimiser.")] = None,
-    schedule: Annotated[str | None, typer.Option(help="constant, cosine or step.")] = None,
-    augment: Annotated[str | None, typer.Option(help="none, flip, shift or flip-shift, in training.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay of the optimizer.")] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="Schedule of the learning rate: constant, cosine or step.")
+    ] = None,
+    augment: Annotated[
+        str | None, typer.Option(help="Augmentation in training: none, flip, shift or flip-shift.")
+    ] = None,
     checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints; default one epoch.")] = None,
     amp: Annotated[
         bool | None, typer.Option("--amp", help="Train with automatic mixed precision, in bfloat16.")
     ] = None,
     clusters: Annotated[int, typer.Option(help="Clusters per class.")] = 10,
-    partition: Annotated[str, typer.Option(help="kmeans, class or sequence.")] = "kmeans",
+    partition: Annotated[str, typer.Option(help="How to make groups: kmeans, class or sequence.")] = "kmeans",
     groups: Annotated[
         Path | None, typer.Option(help="File with your own groups: one line per training sample.")
     ] = None,
-    features: Annotated[str | None, typer.Option(help="hf:NAME clusters on a pre-trained network's features.")] = None,
-    matching: Annotated[str | None, typer.Option(help="response, reverse or forward.")] = None,
+    features: Annotated[
+        str | None, typer.Option(help="hf:NAME clusters the features of a pre-trained network.")
+    ] = None,
+    matching: Annotated[str | None, typer.Option(help="How to distil: response, reverse or forward.")] = None,
     setting: Annotated[
-        list[str] | None, typer.Option(help="Setting of the matching, e.g. bank=200; repeat it.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Setting of the matching, e.g. bank=200; repeat for several."),
     ] = None,
     private: Annotated[
-        bool, typer.Option("--private", help="Start from noise and clip samples' gradients: a synset to share.")
+        bool,
+        typer.Option(
+            "--private", help="Start from noise and clip gradients, so that the synset reveals less of single samples."
+        ),
     ] = False,
-    config: Annotated[Path | None, typer.Option(help="Replay a config.json instead of all the above.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Replay this config.json instead of the options above.")] = None,
     seed: Seed = 0,
     device: Device = "cpu",
     engine: EngineName = None,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Only estimate the time, memory and disk space it would take.")
-    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Only estimate time, memory and disk space.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a target, cluster its training set and distil each group's influence: once for all questions."""
+    """Train a model, split its training set into groups and distil the influence of each group."""
     from ddm.cli.text import describe_run
     from ddm.compute.files import hash_file
     from ddm.compute.terminal import console
@@ -98,7 +111,7 @@ def fit(
     from ddm.runs.config import Config
 
     if config is not None:
-        wanted = _replayed(context, config, root, device)
+        wanted = _read_replay(context, config, root, device)
     else:
         recipe, settings = _preset(preset, data, model)
         recipe, given = _recipe(context, recipe), _pairs(setting, "setting")
@@ -132,17 +145,17 @@ def fit(
         console().print(datamodel.trust)
 
 
-def _replayed(context: typer.Context, path: Path, root: str | None, device: str) -> Config:
-    """The config of a file, with the data and the device of this machine."""
+def _read_replay(context: typer.Context, path: Path, root: str | None, device: str) -> Config:
+    """The config of a file, with the root and device of this command."""
     from ddm.runs.config import Config, read_config
 
     config = Config.from_dict(read_config(path))
-    _only(context, ("config", "root", "out", "device", "engine", "plan", "as_json"))
+    _refuse_other_options(context, ("config", "root", "out", "device", "engine", "plan", "as_json"))
     return replace(config, root=root or config.root, device=device)
 
 
-def _only(context: typer.Context, allowed: tuple[str, ...]) -> None:
-    """Refuse options beside ``--config`` that it decides itself."""
+def _refuse_other_options(context: typer.Context, allowed: tuple[str, ...]) -> None:
+    """Refuse options that ``--config`` decides."""
     for name in context.params:
         source = context.get_parameter_source(name)
         if name not in allowed and source is not None and source.name == "COMMANDLINE":
@@ -150,12 +163,12 @@ def _only(context: typer.Context, allowed: tuple[str, ...]) -> None:
 
 
 def _recipe(context: typer.Context, start: Recipe) -> Recipe:
-    """A recipe with what the command line says otherwise."""
+    """The recipe with the changes of the command line."""
     return replace(start, **chosen(**{name: context.params[name] for name in _RECIPE}))
 
 
 def _settings(start: Settings, given: dict[str, Any], matching: str | None, private: bool) -> Settings:
-    """Settings with those of ``--setting`` and ``--matching``, made private if asked for."""
+    """The settings with the changes of ``--setting``, ``--matching`` and ``--private``."""
     from ddm.distil import changed
     from ddm.distil import private as made_private
 

@@ -1,7 +1,7 @@
-"""The command line: the commands of ``ddm.cli``, and what becomes of errors.
+"""The program ``ddm``: it registers the commands and turns errors into sentences.
 
-With ``--json`` standard output holds one JSON document and nothing else; progress and notes go to standard error. What
-the user got wrong is one sentence on standard error and exit code 2.
+With ``--json`` standard output holds one JSON document and nothing else; progress and notes go to standard error. Bad
+input ends with one sentence on standard error and exit code 2.
 """
 
 from __future__ import annotations
@@ -29,28 +29,39 @@ from ddm.compute.terminal import printable
 from ddm.errors import InputError, is_out_of_memory
 
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-"""Of the click that typer uses, which newer ones carry with them."""
+"""The base class of usage errors in the copy of click that typer uses; newer versions of typer bundle their own."""
 
 
 class _Command(TyperCommand):
-    """A command whose help shows flags without a type: a flag takes no value."""
+    """A command whose help names the values of options in words, and flags without a value."""
 
     def get_params(self, ctx: Any) -> Any:
-        return _plain_flags(super().get_params(ctx))
+        return _with_metavars(super().get_params(ctx))
 
 
 class _Group(TyperGroup):
     """The same for ``ddm`` itself."""
 
     def get_params(self, ctx: Any) -> Any:
-        return _plain_flags(super().get_params(ctx))
+        return _with_metavars(super().get_params(ctx))
 
 
-def _plain_flags(params: list[Any]) -> list[Any]:
+def _with_metavars(params: list[Any]) -> list[Any]:
     for param in params:
         if getattr(param, "is_flag", False):
             param.metavar = ""
+        elif param.metavar is None:
+            param.metavar = _metavar(param)
     return params
+
+
+def _metavar(param: Any) -> str:
+    if param.param_type_name == "argument":
+        return str(param.name).upper()
+    kind = param.type.name.lower()
+    if kind.startswith("int"):
+        return "N"
+    return {"float": "NUMBER", "path": "PATH"}.get(kind, "TEXT")
 
 
 app = typer.Typer(
@@ -76,7 +87,7 @@ def version(
 
 
 def main() -> None:
-    """Run the command line; what the user got wrong becomes one sentence and exit code 2."""
+    """Run the command line; bad input becomes one sentence and exit code 2."""
     warnings.showwarning = lambda message, *_args, **_kwargs: print(printable(f"note: {message}"), file=sys.stderr)
     try:
         code = app(standalone_mode=False)
@@ -84,7 +95,7 @@ def main() -> None:
         _fail(str(error))
     except _UsageError as error:
         message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
-        if not message:  # the help was asked for by saying nothing
+        if not message:  # ddm without a command has printed its help
             sys.exit(2)
         _fail(f"{message}. Try --help.")
     except (KeyboardInterrupt, typer.Abort):
@@ -99,12 +110,11 @@ def main() -> None:
         if not is_out_of_memory(error):
             raise
         _fail(
-            "there is not enough memory: free some and run the same command again; a run that needs less is made by "
-            "ddm fit with --setting memory=1, a smaller --batch-size or a smaller --size, and --engine serial needs "
-            "less than processes."
+            "there is not enough memory: free some and run the same command again; ddm fit needs less memory with "
+            "--setting memory=1, a smaller --batch-size, a smaller --size or --engine serial."
         )
     if code == 130:
-        print("ddm: interrupted; the same command goes on where this one stopped.", file=sys.stderr)
+        print("ddm: interrupted; run the same command again to resume.", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 

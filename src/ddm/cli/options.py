@@ -1,4 +1,4 @@
-"""What commands have in common: their options, opening a run, JSON."""
+"""Options that several commands share, and the helpers to open a run and to print JSON."""
 
 from __future__ import annotations
 
@@ -19,29 +19,37 @@ if TYPE_CHECKING:
     from ddm.datamodel import DistilledDatamodel
     from ddm.runs.config import Config
 
-Run = Annotated[Path, typer.Argument(help="Folder of a run that ddm fit made.", show_default=False)]
+Run = Annotated[Path, typer.Argument(help="Run directory of ddm fit.", show_default=False)]
 Root = Annotated[str | None, typer.Option(help="Folder with the dataset's files.")]
-DataName = Annotated[str | None, typer.Option("--data", help="Dataset of a run that was saved from Python.")]
+DataName = Annotated[str | None, typer.Option("--data", help="Dataset of the run; needed for runs saved from Python.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps …")]
+Device = Annotated[str, typer.Option(help="Device of torch: cpu, cuda, cuda:1, mps …")]
 EngineName = Annotated[
-    str | None, typer.Option("--engine", help="serial, processes, dask://HOST:PORT, ray or ray://HOST:PORT.")
+    str | None,
+    typer.Option("--engine", help="Where tasks run: serial, processes, dask://HOST:PORT, ray or ray://HOST:PORT."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-Split = Annotated[str, typer.Option(help="train, validation or test.")]
-Index = Annotated[list[int] | None, typer.Option(help="Number of a sample in the split; repeat it for a batch.")]
-ObjectiveName = Annotated[str, typer.Option(help="What is measured: prediction, correctness, accuracy, f1 …")]
+Split = Annotated[str, typer.Option(help="Split to ask about: train, validation or test.")]
+Index = Annotated[
+    list[int] | None, typer.Option(help="Number of a sample in the split; repeat for a batch. Default: all samples.")
+]
+ObjectiveName = Annotated[
+    str,
+    typer.Option(
+        help="Behaviour to explain: prediction, probabilities, loss, accuracy, f1 … (a wrong name lists all)."
+    ),
+]
 
 
 def output_path(text: str) -> Path:
-    """The path that an option names; an empty text, which would mean the current folder, is refused."""
-    from ddm.compute.files import output_path
+    """The path of an option; an empty text is refused, because it would mean the current folder."""
+    from ddm.compute.files import output_path as checked
 
-    return output_path(text)
+    return checked(text)
 
 
 def chosen(**options: Any) -> dict[str, Any]:
-    """Those options that were given."""
+    """The options that the user gave."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -51,14 +59,14 @@ def print_json(value: Any) -> None:
 
 
 def audited_part(datamodel: DistilledDatamodel) -> dict[str, Any]:
-    """What an audit found, for JSON documents; None without one."""
+    """The audit of a run, for JSON documents; None if there is none."""
     return {"audit": datamodel.audited.to_dict() if datamodel.audited is not None else None}
 
 
 def open_question(
     run: Path, data: str | None, root: str | None, device: str, split: str, index: list[int] | None
 ) -> tuple[DistilledDatamodel, Samples]:
-    """The datamodel of a run and the samples that are asked about."""
+    """The datamodel of a run, and the samples of the question."""
     from ddm.runs import run as runs
 
     datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
@@ -72,7 +80,7 @@ def open_question(
 
 
 def with_seed(config: Config, seed: int, given: dict[str, Any] | None = None) -> Config:
-    """One seed for θ_0, batch order and synsets, unless one is given apart; the data's splits do not depend on it."""
+    """The config with one seed for θ_0, batch order and synsets, except where ``given`` settings have their own."""
     return replace(
         config,
         options={"seed": seed, **config.options},
@@ -81,7 +89,7 @@ def with_seed(config: Config, seed: int, given: dict[str, Any] | None = None) ->
     )
 
 
-def typed(root: str | None) -> str:
-    """What was typed, with the dataset's folder left to whoever types it again."""
+def command_line(root: str | None) -> str:
+    """The command as the user typed it, with ``data`` in place of the folder of the dataset."""
     words = ["data" if word == root else word for word in sys.argv[1:]]
     return shlex.join(["ddm", *words])

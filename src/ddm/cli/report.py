@@ -15,28 +15,29 @@ from ddm.cli.options import (
     Run,
     Split,
     audited_part,
+    command_line,
     output_path,
     print_json,
-    typed,
 )
 
 
 def report(
     run: Run,
     out: Annotated[
-        Path | None, typer.Option(parser=output_path, metavar="PATH", help="File of the page; default RUN/report.html.")
+        Path | None,
+        typer.Option(parser=output_path, metavar="PATH", help="File for the page; default RUN/report.html."),
     ] = None,
     split: Split = "test",
     images: Annotated[
         bool,
-        typer.Option("--images/--no-images", help="Show pictures of samples; without them the page may be shared."),
+        typer.Option("--images/--no-images", help="Show images of the dataset on the page."),
     ] = True,
     data: DataName = None,
     root: Root = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """One web page about a run that works from disk: the model, its data, its errors, and what to do about them."""
+    """Write a web page about a run: the model, its data, its errors, and what to do about them."""
     from ddm import report as reports
     from ddm.compute.terminal import console
     from ddm.runs import run as runs
@@ -49,7 +50,7 @@ def report(
         runs.summarise(datamodel, dataset) | {"seconds": _seconds(run)},
         split=split,
         images=images,
-        command=typed(root),
+        command=command_line(root),
     )
     if as_json:
         print_json(found | audited_part(datamodel))
@@ -57,13 +58,11 @@ def report(
     say = console().print
     for sentence in found["findings"]:
         say(sentence)
-    say(
-        f"Page: {found['report']} ({found['bytes'] / 1e6:.1f} MB; open it in a browser, it asks nothing of the network)"
-    )
+    say(f"Page: {found['report']} ({found['bytes'] / 1e6:.1f} MB). Open it in a browser; it needs no network.")
 
 
 def _seconds(run: Path) -> dict[str, Any]:
-    """What each stage of a run took; nothing for one that was saved from Python."""
+    """Seconds of each stage of a run; empty for a run that was saved from Python."""
     from ddm.compute.files import read_json_object
     from ddm.runs.folder import SUMMARY
 

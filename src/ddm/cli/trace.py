@@ -30,15 +30,18 @@ def trace(
     index: Index = None,
     split: Split = "test",
     full: Annotated[
-        bool, typer.Option("--full", help="Search all groups instead of the strongest class only.")
+        bool, typer.Option("--full", help="Search all groups, not only those of the strongest class.")
     ] = False,
     verify: Annotated[
         int,
-        typer.Option(min=0, help="Check this many of the best candidates by retraining (one more with all groups)."),
+        typer.Option(
+            min=0, help="Retrain without this many of the best candidates, to check them (needs one more retraining)."
+        ),
     ] = 0,
-    samples: Annotated[int, typer.Option(min=0, help="Show this many training samples of the group found.")] = 0,
+    samples: Annotated[int, typer.Option(min=0, help="Show this many training samples of the group.")] = 0,
     plot: Annotated[
-        Path | None, typer.Option(parser=output_path, metavar="PATH", help="Write the picture of these samples here.")
+        Path | None,
+        typer.Option(parser=output_path, metavar="PATH", help="File for a picture of these samples (png, svg or pdf)."),
     ] = None,
     data: DataName = None,
     root: Root = None,
@@ -46,7 +49,7 @@ def trace(
     engine: EngineName = None,
     as_json: AsJson = False,
 ) -> None:
-    """The class, then the cluster, then the samples most responsible for a behaviour."""
+    """Find the class, then the cluster, then the samples most responsible for a behaviour."""
     from ddm import plots
     from ddm.cli.text import describe_trace, shares_table
     from ddm.compute.backends import Backend

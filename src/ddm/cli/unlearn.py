@@ -13,9 +13,9 @@ from ddm.cli.options import AsJson, DataName, Device, Root, Run, audited_part, o
 def unlearn(
     run: Run,
     remove: Annotated[
-        list[str], typer.Option(help="Group to remove, by name or number; repeat it.", show_default=False)
+        list[str], typer.Option(help="Group to remove, by name or number; repeat for several.", show_default=False)
     ],
-    out: Annotated[Path, typer.Option(parser=output_path, metavar="PATH", help="File of the model.")] = Path(
+    out: Annotated[Path, typer.Option(parser=output_path, metavar="PATH", help="File for the model.")] = Path(
         "counterfactual.safetensors"
     ),
     data: DataName = None,
@@ -23,7 +23,7 @@ def unlearn(
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """The model as it would be without some groups, as a file that ddm.networks.load reads."""
+    """Write the model as it would be without some groups, as a file for ddm.networks.load."""
     from ddm import networks
     from ddm.compute.terminal import console
     from ddm.runs import run as runs

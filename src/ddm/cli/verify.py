@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def verify(run: Run, data: DataName = None, root: Root = None, as_json: AsJson = False) -> None:
-    """Whether a run is whole: every file as it was written, all of one training, and the training data the same."""
+    """Check a run: every file is unchanged, all belong to one training, and the training data are the same."""
     from ddm.cli.text import describe_verification
     from ddm.compute.terminal import console
     from ddm.runs.verify import verify as verified
@@ -29,7 +29,7 @@ def verify(run: Run, data: DataName = None, root: Root = None, as_json: AsJson =
 
 
 def _training_set(run: Path, data: str | None, root: str | None) -> Samples | str:
-    """The training set of a run, or why there is none; one that was asked for must be there."""
+    """The training set of a run, or the reason why it cannot be read, unless the user named it."""
     from ddm.runs.inputs import training_set
 
     try:

@@ -22,9 +22,7 @@ from ddm.compute.folders import lock_folder
 from ddm.compute.precision import check_bfloat16
 from ddm.data.samples import Data
 from ddm.datamodel import DistilledDatamodel
-from ddm.distil import distil
 from ddm.errors import InputError
-from ddm.groups.partition import make_partition
 from ddm.runs import store
 from ddm.runs.config import Config, check_same_config
 from ddm.runs.folder import CONFIG, EXACT, MANIFEST, PARTS, SUMMARY, TRAJECTORY, make_writable
@@ -75,13 +73,17 @@ def _make(
     clock = _Clock()
     target = train(network, data.train, config.recipe, directory=out / TRAJECTORY, device=config.device)
     clock.lap("training")
-    kind = config.partition if groups is None else groups
-    partition = make_partition(target, data.train, kind, config.clusters, config.features, config.settings.seed)
-    clock.lap("partition")
-    synset, upper = distil(target, data.train, partition, config.settings, out / PARTS, engine)
-    clock.lap("matching")
-    datamodel = DistilledDatamodel(
-        target, partition, synset, upper, config.settings, data.train.fingerprint(), config.to_dict(), data.train
+    datamodel = DistilledDatamodel.fit(
+        target,
+        data.train,
+        config.clusters,
+        partition=config.partition if groups is None else groups,
+        features=config.features,
+        settings=config.settings,
+        directory=out / PARTS,
+        engine=engine,
+        config=config.to_dict(),
+        on_stage=clock.lap,
     )
     summary = summarise(datamodel, data) | {"seconds": clock.laps}
     write_json(out / SUMMARY, summary)
