@@ -476,7 +476,7 @@ def test_fit_refuses_the_folder_of_another_run(command, run):
         ("attribute {run} --device abacus", ("abacus",)),
         ("attribute missing", ("missing", "ddm fit")),
         ("attribute file", ("file", "ddm fit")),
-        ("attribute", ("run",)),
+        ("attribute", ("RUN",)),
         ("trace {run} --objective beauty", ("'beauty'",)),
         ("trace {run} --index 99", ("99",)),
         ("trace missing", ("missing", "ddm fit")),
@@ -596,10 +596,11 @@ def test_help_and_version(command):
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, None])
-def test_help_shows_flags_without_a_type(command, name):
+def test_help_names_the_values_of_options_instead_of_their_types(command, name):
     answer = command(*([name] if name else []), "--help")
     assert "--help" in answer.out
-    assert "bool" not in answer.out.lower()
+    for kind in ("bool", "<int", "<float", "<str", "<list", "<path"):
+        assert kind not in answer.out.lower()
 
 
 def test_a_flag_with_a_value_gets_a_sentence_without_a_type(command):

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Annotated, Any, NoReturn
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.models import ArgumentInfo, OptionInfo
 
 import ddm
 from ddm.cli.attribute import attribute
@@ -31,37 +33,43 @@ from ddm.errors import InputError, is_out_of_memory
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """The base class of usage errors in the copy of click that typer uses; newer versions of typer bundle their own."""
 
+_METAVARS = {"int": "N", "float": "NUMBER", "Path": "PATH"}
+
 
 class _Command(TyperCommand):
-    """A command whose help names the values of options in words, and flags without a value."""
+    """A command whose help shows no types: flags take no value, and metavars name the values of other options."""
 
     def get_params(self, ctx: Any) -> Any:
-        return _with_metavars(super().get_params(ctx))
+        return _without_types(super().get_params(ctx))
 
 
 class _Group(TyperGroup):
     """The same for ``ddm`` itself."""
 
     def get_params(self, ctx: Any) -> Any:
-        return _with_metavars(super().get_params(ctx))
+        return _without_types(super().get_params(ctx))
 
 
-def _with_metavars(params: list[Any]) -> list[Any]:
+def _without_types(params: list[Any]) -> list[Any]:
     for param in params:
-        if getattr(param, "is_flag", False):
+        if param.param_type_name == "argument":
+            param.display_type_rich = lambda ctx: None
+        elif getattr(param, "is_flag", False):
             param.metavar = ""
-        elif param.metavar is None:
-            param.metavar = _metavar(param)
     return params
 
 
-def _metavar(param: Any) -> str:
-    if param.param_type_name == "argument":
-        return str(param.name).upper()
-    kind = param.type.name.lower()
-    if kind.startswith("int"):
-        return "N"
-    return {"float": "NUMBER", "path": "PATH"}.get(kind, "TEXT")
+def _with_metavars(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, with a metavar for each option that has none: N, NUMBER, PATH or TEXT."""
+    hints = get_type_hints(command, include_extras=True)
+    command.__annotations__ = hints  # else typer evaluates the annotations again, without the metavars
+    for name, hint in hints.items():
+        info = getattr(hint, "__metadata__", (None,))[0]
+        if isinstance(info, ArgumentInfo):
+            info.metavar = name.upper()
+        elif isinstance(info, OptionInfo) and info.metavar is None:
+            info.metavar = next((word for kind, word in _METAVARS.items() if kind in str(hint.__origin__)), "TEXT")
+    return command
 
 
 app = typer.Typer(
@@ -73,7 +81,7 @@ app = typer.Typer(
 )
 
 for command in (demo, fit, attribute, trace, diagnose, unlearn, audit, report, explore, verify, bench):
-    app.command(cls=_Command)(command)
+    app.command(cls=_Command)(_with_metavars(command))
 
 
 @app.callback(invoke_without_command=True)
