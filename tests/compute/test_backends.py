@@ -1,4 +1,4 @@
-"""Work on a Dask or Ray cluster gives what it gives here, byte for byte, though workers die; errors are a sentence."""
+"""Results on a Dask or Ray cluster equal local results byte for byte, even if workers die."""
 
 import json
 import os
@@ -97,7 +97,7 @@ def files(target, samples, folder, where):
 
 
 @pytest.mark.slow
-def test_fit_on_a_cluster_gives_the_bytes_of_fit_here(cluster, command, tmp_path):
+def test_fit_writes_the_same_bytes_on_a_cluster_and_in_this_process(cluster, command, tmp_path):
     options = "--limit 80 --option width=4 --option depth=1 --epochs 2 --batch-size 16 --clusters 2"
     settings = "--setting curvature=64 --setting bank=12"
     for where in ("serial", cluster):
@@ -109,7 +109,7 @@ def test_fit_on_a_cluster_gives_the_bytes_of_fit_here(cluster, command, tmp_path
 
 
 @pytest.mark.slow
-def test_pieces_run_on_the_cluster_with_one_thread_and_get_what_they_share_once(cluster):
+def test_tasks_run_on_the_cluster_on_one_thread_and_each_worker_unpickles_the_function_once(cluster):
     class Work:
         def __init__(self):
             self.opened = []
@@ -120,23 +120,23 @@ def test_pieces_run_on_the_cluster_with_one_thread_and_get_what_they_share_once(
         def __setstate__(self, state):
             self.opened = [object()]
 
-        def __call__(self, piece):
+        def __call__(self, task):
             import torch
 
-            self.opened.append(piece)
+            self.opened.append(task)
             return os.getpid(), torch.get_num_threads(), len(self.opened)
 
     found = list(engine.run_tasks(Work(), range(8), engine=cluster))
     assert len(found) == 8
     assert os.getpid() not in {process for process, _, _ in found}
     assert {threads for _, threads, _ in found} == {1}
-    for process in {process for process, _, _ in found}:  # one copy a process: it has seen all pieces before
+    for process in {process for process, _, _ in found}:  # one copy a process: it has seen all tasks before
         seen = sorted(count for other, _, count in found if other == process)
         assert seen == list(range(2, 2 + len(seen)))
 
 
 @pytest.mark.slow
-def test_retrained_models_come_home_from_a_cluster(dask, small, tmp_path):
+def test_models_retrained_on_a_cluster_are_stored_on_this_machine(dask, small, tmp_path):
     target, samples = small
     removals = [np.array([row, row + 1]) for row in range(3)]
     here, there = (
@@ -149,7 +149,7 @@ def test_retrained_models_come_home_from_a_cluster(dask, small, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_piece_that_always_fails_is_named_after_three_tries_and_the_others_are_kept(dask, refused, tmp_path):
+def test_a_task_that_fails_three_times_is_named_and_the_other_results_are_returned(dask, refused, tmp_path):
     work, kept = failing_task("bad one", tmp_path / "tries"), []
     with refused("task 2 of 4 (bad one) failed 3 times", "cannot be done", "the other 3 are done"):
         for result in engine.run_tasks(work, ["a", "bad one", "c", "d"], engine=dask):
@@ -159,7 +159,7 @@ def test_a_piece_that_always_fails_is_named_after_three_tries_and_the_others_are
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_midway_changes_nothing(cluster, small, tmp_path):
+def test_a_worker_that_is_killed_does_not_change_the_result(cluster, small, tmp_path):
     target, samples = small
     home, marker = os.getpid(), str(tmp_path / "killed")
 
@@ -195,7 +195,7 @@ def test_a_cluster_that_does_not_answer_is_refused(command, kind, arguments):
 
 
 @pytest.mark.slow
-def test_one_ray_cluster_is_not_taken_for_another(ray, refused):
+def test_a_second_ray_cluster_is_refused(ray, refused):
     from ray import get_runtime_context
 
     own = get_runtime_context().gcs_address
@@ -216,7 +216,7 @@ def test_a_scheduler_without_workers_is_refused(refused, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("extra", ["dask", "ray"])
-def test_a_missing_extra_is_one_sentence(refused, monkeypatch, extra):
+def test_a_missing_extra_is_refused_with_the_command_that_installs_it(refused, monkeypatch, extra):
     monkeypatch.setitem(sys.modules, {"dask": "distributed", "ray": "ray"}[extra], None)
     with refused(f"pip install 'distilled-datamodel[{extra}]'"):
         Backend.parse(f"{extra}://127.0.0.1:1").check()

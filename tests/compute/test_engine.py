@@ -1,4 +1,4 @@
-"""Independent pieces of work give the same results wherever they run."""
+"""Independent tasks give the same results on every backend."""
 
 import contextlib
 import io
@@ -43,13 +43,13 @@ def test_a_training_gives_the_same_bits_in_one_process_and_in_two(two_threads):
 
 
 @WHERE
-def test_a_piece_has_one_thread_and_no_bar_and_the_caller_keeps_its_threads(two_threads, workers):
+def test_a_task_has_one_thread_and_no_progress_bar_and_the_caller_keeps_its_threads(two_threads, workers):
     def inside(_):
         return torch.get_num_threads(), progress._silent
 
     for found in engine.run_tasks(inside, range(3), workers=workers):
         assert found == (1, 1)
-        assert torch.get_num_threads() == 2  # between pieces as well
+        assert torch.get_num_threads() == 2  # between tasks as well
     assert torch.get_num_threads() == 2
     assert progress._silent == 0
 
@@ -71,7 +71,7 @@ def test_only_the_outer_bar_is_shown(monkeypatch):
     assert "inner" not in sys.stderr.getvalue()
 
 
-def test_results_come_one_by_one():
+def test_a_task_starts_only_when_its_result_is_requested():
     done = []
     results = engine.run_tasks(done.append, range(3), workers=1)
     assert done == []
@@ -82,7 +82,7 @@ def test_results_come_one_by_one():
 
 
 @pytest.mark.parametrize(("count", "used"), [(2, [0, 1, 0, 1]), (1, [])])
-def test_pieces_take_several_gpus_in_turn(count, used, monkeypatch):
+def test_tasks_use_several_gpus_in_turn(count, used, monkeypatch):
     taken = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
@@ -92,25 +92,25 @@ def test_pieces_take_several_gpus_in_turn(count, used, monkeypatch):
 
 
 @pytest.mark.parametrize("workers", [None, 1, 5])
-def test_no_pieces_are_no_work(workers):
+def test_without_tasks_there_are_no_results(workers):
     assert list(engine.run_tasks(trained, [], workers=workers)) == []
 
 
 @WHERE
-def test_a_piece_that_fails_is_tried_again(tmp_path, workers):
-    def work(piece):
-        tried = tmp_path / str(piece)
-        if piece == 1 and not tried.exists():
+def test_a_task_that_fails_is_retried(tmp_path, workers):
+    def work(task):
+        tried = tmp_path / str(task)
+        if task == 1 and not tried.exists():
             tried.touch()
             raise OSError("for a moment")
-        return piece
+        return task
 
     assert sorted(engine.run_tasks(work, range(3), workers=workers)) == [0, 1, 2]
     assert (tmp_path / "1").exists()
 
 
 @WHERE
-def test_a_piece_that_always_fails_is_named_after_three_tries_and_the_others_are_kept(tmp_path, refused, workers):
+def test_a_task_that_fails_three_times_is_named_and_the_other_results_are_returned(tmp_path, refused, workers):
     work, kept = failing_task("b", tmp_path / "tries"), []
     with refused("retraining: task 2 of 3 (b) failed 3 times", "RuntimeError: cannot be done", "the other 2 are done"):
         for result in engine.run_tasks(work, "abc", workers=workers, description="retraining"):
@@ -119,15 +119,15 @@ def test_a_piece_that_always_fails_is_named_after_three_tries_and_the_others_are
     assert (tmp_path / "tries").read_text() == "xxx"
 
 
-def test_a_process_that_dies_is_replaced_and_one_piece_that_kills_is_found_among_others(tmp_path, refused):
+def test_a_process_that_dies_is_replaced_and_the_task_that_killed_it_is_identified(tmp_path, refused):
     home = os.getpid()
 
-    def work(piece):
-        if piece == 2 and os.getpid() != home:
+    def work(task):
+        if task == 2 and os.getpid() != home:
             with (tmp_path / "tries").open("a") as file:
                 file.write("x")
             os.kill(os.getpid(), signal.SIGKILL)
-        return piece
+        return task
 
     kept = []
     with refused("task 3 of 5 (2) failed 3 times", "the other 4 are done"):
@@ -137,12 +137,12 @@ def test_a_process_that_dies_is_replaced_and_one_piece_that_kills_is_found_among
     assert (tmp_path / "tries").read_text() == "xxx"
 
 
-def test_what_pieces_share_is_unpacked_once_a_process():
+def test_each_process_unpickles_the_function_once():
     class Work:
         def __init__(self):
             self.ballast, self.seen = torch.zeros(10**5), 0
 
-        def __call__(self, piece):
+        def __call__(self, task):
             self.seen += 1
             return os.getpid(), self.seen
 
@@ -153,32 +153,32 @@ def test_what_pieces_share_is_unpacked_once_a_process():
         assert seen == list(range(1, 1 + len(seen)))  # one object has seen them all
 
 
-def test_work_that_cannot_be_sent_is_refused(refused):
+def test_a_function_that_cannot_be_pickled_is_refused(refused):
     lock = threading.Lock()
     with refused("cannot be sent", "workers=1"):
-        list(engine.run_tasks(lambda piece: (lock, piece), range(3), workers=2))
+        list(engine.run_tasks(lambda task: (lock, task), range(3), workers=2))
 
 
 @WHERE  # last: a failure ends the processes
-def test_a_failure_reaches_the_caller_and_finished_pieces_are_kept(tmp_path, two_threads, workers):
-    pieces = [str(tmp_path / name) for name in "abcd"]
+def test_an_input_error_of_a_task_reaches_the_caller_and_finished_tasks_stay_done(tmp_path, two_threads, workers):
+    tasks = [str(tmp_path / name) for name in "abcd"]
 
-    def work(piece):
-        if piece == pieces[-1]:
-            while not all(Path(other).exists() for other in pieces[:-1]):
+    def work(task):
+        if task == tasks[-1]:
+            while not all(Path(other).exists() for other in tasks[:-1]):
                 time.sleep(0.01)
             raise ddm.InputError("the last one cannot be done.")
-        Path(piece).write_text("done")
-        return piece
+        Path(task).write_text("done")
+        return task
 
     with pytest.raises(ddm.InputError, match="the last one cannot be done"):
-        list(engine.run_tasks(work, pieces, workers=workers))
-    assert sorted(str(path) for path in tmp_path.iterdir()) == pieces[:-1]
+        list(engine.run_tasks(work, tasks, workers=workers))
+    assert sorted(str(path) for path in tmp_path.iterdir()) == tasks[:-1]
     assert torch.get_num_threads() == 2
     assert progress._silent == 0
 
 
-def test_an_engine_that_starts_nothing_is_given_up(monkeypatch, refused):
+def test_an_engine_that_cannot_start_any_task_is_refused(monkeypatch, refused):
     tried = []
 
     def run(place, calls, shared, count):

@@ -1,4 +1,4 @@
-"""What a process takes is told of that process alone."""
+"""Memory is measured for this process alone."""
 
 import subprocess
 import sys
@@ -11,14 +11,14 @@ from ddm.compute import memory
 HELD = "from ddm.compute.memory import peak_bytes, resident_bytes; print(resident_bytes(), peak_bytes())"
 
 
-def test_what_was_taken_and_given_back_is_in_the_peak():
+def test_memory_that_was_freed_counts_in_the_peak_but_not_in_the_resident_memory():
     before = memory.resident_bytes()
     torch.ones(2**28)  # 1 GiB, given back at once
     assert memory.peak_bytes() > before + 0.9 * 2**30
     assert memory.resident_bytes() < before + 2**29
 
 
-def test_what_the_process_that_started_it_holds_does_not_count():
+def test_memory_of_the_parent_process_does_not_count():
     held = torch.ones(2**28)
     answer = subprocess.run([sys.executable, "-c", HELD], capture_output=True, check=True, timeout=600)
     now, most = map(int, answer.stdout.split())

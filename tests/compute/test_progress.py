@@ -32,18 +32,18 @@ def logging(monkeypatch):
     return log
 
 
-def test_a_line_says_how_far_work_is_and_what_is_left():
+def test_a_line_shows_the_count_the_elapsed_time_and_the_time_left():
     assert progress.format_line("distilling groups", 40, 100, 80) == (
         "distilling groups: 40 of 100, 1 min elapsed, 2 min left"
     )
     assert progress.format_line("training", 500, 2000, 3600) == "training: 500 of 2,000, 60 min elapsed, 3.0 h left"
 
 
-def test_work_in_odd_units_is_given_in_percent():
+def test_a_fractional_total_is_shown_in_percent():
     assert progress.format_line("matching", 2.5e9, 1e10, 30) == "matching: 25%, 30 s elapsed, 2 min left"
 
 
-def test_before_anything_is_done_nothing_is_promised():
+def test_before_the_first_step_the_time_left_is_unknown():
     assert progress.format_line("training", 0, 10, 30) == "training: 0 of 10, 30 s elapsed, time left not known yet"
 
 
@@ -85,7 +85,7 @@ def test_lines_end_with_the_work_even_if_it_fails(monkeypatch):
     assert threading.active_count() == before
 
 
-def test_a_bar_says_which_time_is_which(monkeypatch):
+def test_a_bar_labels_the_elapsed_time_and_the_time_left(monkeypatch):
     class Watched(Terminal):
         shown = threading.Event()
 

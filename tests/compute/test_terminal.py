@@ -1,4 +1,4 @@
-"""What is printed cannot steer a terminal."""
+"""Names from files cannot send control codes to a terminal."""
 
 import json
 import os

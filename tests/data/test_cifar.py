@@ -55,7 +55,7 @@ def test_the_python_2_writer_writes_what_plain_pickle_reads(tmp_path):
     assert read == batch
 
 
-def test_any_batches_will_do_and_are_read_in_order(tmp_path):
+def test_batches_may_be_missing_and_are_read_in_order(tmp_path):
     write_cifar10(tmp_path / "cifar-10-batches-py", batches=(4, 2), count=20)
     data = load("cifar10", tmp_path, validation=0)
     expected = np.concatenate([cifar_batch(20, 10, seed=seed)["data"] for seed in (2, 4)])
@@ -121,7 +121,7 @@ def test_labels_do_not_slip_from_one_batch_to_the_next(tmp_path):
     for batch, count in ((1, 29), (2, 31)):
         content = python3_pickle(cifar_batch(30, 10) | {"labels": [0] * count}, 4)
         (tmp_path / f"data_batch_{batch}").write_bytes(content)
-    with refused("data_batch_1", "one number an image"):
+    with refused("data_batch_1", "one number per image"):
         load("cifar10", tmp_path)
 
 
@@ -133,7 +133,7 @@ def test_wrong_class_names_are_refused(tmp_path, names):
         load("cifar10", tmp_path)
 
 
-def test_memory_is_asked_for_all_files_at_once(tmp_path, monkeypatch):
+def test_the_memory_of_all_files_is_checked_together(tmp_path, monkeypatch):
     write_cifar10(tmp_path, batches=(1, 2, 3), count=60)
     monkeypatch.setattr(memory, "usable_bytes", lambda: 120 * 3072)
     with refused("memory", str(tmp_path)):

@@ -17,7 +17,7 @@ def write_classes(folder, count=5, *, classes=("cat", "dog"), shape=(6, 4, 3), s
             write_image(folder / name / f"{index}.{suffix}", pixels(*shape, seed=seed + 100 * label + index))
 
 
-def test_one_folder_a_class(tmp_path):
+def test_each_folder_is_a_class(tmp_path):
     write_classes(tmp_path, 10)
     data = load(f"folder:{tmp_path}")
     assert data.classes == ("cat", "dog")
@@ -30,7 +30,7 @@ def test_one_folder_a_class(tmp_path):
 
 
 @pytest.mark.parametrize("validation", ["val", "validation"])
-def test_published_splits(tmp_path, validation):
+def test_published_splits_are_read(tmp_path, validation):
     write_classes(tmp_path / "train", 5)
     write_classes(tmp_path / validation, 2, seed=1000)
     write_classes(tmp_path / "test", 3, seed=2000)
@@ -39,13 +39,13 @@ def test_published_splits(tmp_path, validation):
     np.testing.assert_array_equal(data.validation.raw[0].numpy(), pixels(6, 4, 3, seed=1000).transpose(2, 0, 1))
 
 
-def test_training_images_alone_are_split(tmp_path):
+def test_a_folder_without_splits_is_split(tmp_path):
     write_classes(tmp_path / "train", 10)
     assert len(load(f"folder:{tmp_path}").test) == 4
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "JPEG", "bmp", "gif", "webp", "ppm"])
-def test_formats(tmp_path, suffix):
+def test_each_image_format_is_read(tmp_path, suffix):
     write_classes(tmp_path, suffix=suffix, shape=(8, 8, 3))
     assert load(f"folder:{tmp_path}").train.shape == (3, 8, 8)
 
@@ -95,7 +95,7 @@ def test_resizing_keeps_the_picture(tmp_path):
     assert (image[:, 3] - 200).abs().max() < 10
 
 
-def test_other_files_are_left_out(tmp_path):
+def test_other_files_are_skipped(tmp_path):
     write_classes(tmp_path)
     (tmp_path / "README.md").write_text("cats and dogs")
     (tmp_path / "cat" / "notes.txt").write_text("a cat")
@@ -120,14 +120,14 @@ def test_broken_images_are_named(tmp_path, suffix, keep):
         load(f"folder:{tmp_path}")
 
 
-def test_text_with_an_images_name_is_named(tmp_path):
+def test_a_text_file_with_the_suffix_of_an_image_is_refused_by_name(tmp_path):
     write_classes(tmp_path)
     (tmp_path / "dog" / "3.png").write_text("not an image")
     with refused(str(tmp_path / "dog" / "3.png")):
         load(f"folder:{tmp_path}")
 
 
-def test_an_image_too_large_to_be_true_is_refused(tmp_path, monkeypatch):
+def test_an_image_with_too_many_pixels_is_refused(tmp_path, monkeypatch):
     write_classes(tmp_path)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
     with warnings.catch_warnings(), refused("0.png", "exceeds limit"):
@@ -160,7 +160,7 @@ def test_loading_twice_gives_the_same(tmp_path):
     assert torch.equal(one.test.origin, two.test.origin)
 
 
-def test_memory_is_asked_for_all_splits_at_once(tmp_path, monkeypatch):
+def test_the_memory_of_all_splits_is_checked_together(tmp_path, monkeypatch):
     write_classes(tmp_path / "train", 10, shape=(20, 20))
     monkeypatch.setattr(memory, "usable_bytes", lambda: 15_000)
     assert load(f"folder:{tmp_path}").train.shape == (1, 20, 20)
@@ -177,7 +177,7 @@ def test_an_image_that_links_to_itself_is_refused(tmp_path):
         load(f"folder:{tmp_path}")
 
 
-def test_a_limit_opens_only_the_images_it_keeps(tmp_path):
+def test_with_a_limit_only_the_drawn_images_are_opened(tmp_path):
     write_classes(tmp_path, 20)
     kept = load(f"folder:{tmp_path}", limit=4)
     chosen = {int(row) for split in (kept.train, kept.validation, kept.test) for row in split.origin}
@@ -191,7 +191,7 @@ def test_a_limit_opens_only_the_images_it_keeps(tmp_path):
         load(f"folder:{tmp_path}")
 
 
-def test_a_broken_image_among_those_that_a_limit_keeps_is_named(tmp_path):
+def test_a_broken_image_that_was_drawn_is_named(tmp_path):
     write_classes(tmp_path, 20)
     files = sorted(tmp_path.glob("*/*"), key=lambda path: (path.parent, path.name))
     broken = files[int(load(f"folder:{tmp_path}", limit=4).test.origin[-1])]

@@ -47,7 +47,7 @@ def saved(folder, **splits):
     return f"hf:{folder / 'set'}"
 
 
-def test_a_parquet_dataset_with_all_splits(tmp_path):
+def test_a_parquet_dataset_with_all_splits_is_read(tmp_path):
     data = load(saved(tmp_path, train=table(12), validation=table(6, seed=100), test=table(3, seed=200)))
     assert (len(data.train), len(data.validation), len(data.test)) == (12, 6, 3)
     assert data.classes == ("ant", "bee", "cow")
@@ -76,7 +76,7 @@ def test_a_lone_validation_split_is_the_test_split(tmp_path):
     assert (len(data.train), len(data.test)) == (12, 3)
 
 
-def test_a_folder_of_images(tmp_path):
+def test_a_folder_of_images_is_read(tmp_path):
     for split, count in (("train", 6), ("test", 2)):
         for name in ("cat", "dog"):
             for index in range(count):
@@ -95,7 +95,7 @@ def test_images_of_different_sizes_need_a_size(tmp_path):
     assert load(name, size=4).train.shape == (1, 4, 4)
 
 
-def test_broken_images_are_numbered(tmp_path):
+def test_broken_images_are_named_by_their_row(tmp_path):
     rows = table(6).to_dict()
     rows["image"][4]["bytes"] = rows["image"][4]["bytes"][:20]
     with refused("image 4 of", "train"):
@@ -119,7 +119,7 @@ def test_missing_columns_and_splits_are_named(tmp_path):
         load(saved(tmp_path / "d", train=hub.Dataset.from_dict({"image": [1.5, 2.5], "label": [0, 1]})))
 
 
-def test_what_cannot_be_loaded_is_refused(tmp_path):
+def test_a_dataset_that_cannot_be_loaded_is_refused(tmp_path):
     with refused("hf:nobody/nothing", "check the name"):
         load("hf:nobody/nothing")
     (tmp_path / "empty").mkdir()
@@ -127,7 +127,7 @@ def test_what_cannot_be_loaded_is_refused(tmp_path):
         load(f"hf:{tmp_path / 'empty'}")
 
 
-def test_without_the_extra_it_is_asked_for(monkeypatch):
+def test_without_the_extra_the_message_says_how_to_install_it(monkeypatch):
     real = builtins.__import__
 
     def without_datasets(name, *args):
@@ -141,7 +141,7 @@ def test_without_the_extra_it_is_asked_for(monkeypatch):
 
 
 @pytest.mark.parametrize("row", [None, "secret.png", "set/circle.png"])
-def test_a_table_cannot_choose_files_of_others_to_read(tmp_path, row):
+def test_a_table_cannot_make_ddm_read_files_outside_the_dataset(tmp_path, row):
     write_image(tmp_path / "secret.png", pixels(6, 5))
     rows = {"image": [png(pixels(6, 5, seed=index)) for index in range(9)], "label": [index % 3 for index in range(9)]}
     rows["image"][4] = row and {"bytes": None, "path": str(tmp_path / row)}

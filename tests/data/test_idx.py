@@ -16,7 +16,7 @@ from ddm.errors import InputError
 
 @pytest.mark.parametrize("mark", ["-", "."])
 @pytest.mark.parametrize("zipped", [True, False])
-def test_images_and_labels_come_out_as_written(tmp_path, zipped, mark):
+def test_images_and_labels_are_read_as_they_were_written(tmp_path, zipped, mark):
     write_mnist(tmp_path, zipped=zipped, mark=mark)
     data = load("mnist", tmp_path, validation=0)
     assert data.train.shape == (1, 28, 28)
@@ -90,7 +90,7 @@ def test_truncated_gzip_is_refused(tmp_path, cut):
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize("side", [2**31, 2**32 - 1])
-def test_declared_size_is_checked_before_memory_is_asked_for(tmp_path, suffix, side):
+def test_the_declared_size_is_checked_before_memory_is_allocated(tmp_path, suffix, side):
     content = bytes([0, 0, 8, 3]) + struct.pack(">3I", side, side, side) + bytes(1000)
     path = tmp_path / f"images{suffix}"
     path.write_bytes(gzip.compress(content) if suffix else content)
@@ -155,7 +155,7 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory, content, header, zipped
     assert idx(values) == content
 
 
-def test_memory_is_asked_for_all_splits_at_once(tmp_path, monkeypatch):
+def test_the_memory_of_all_splits_is_checked_together(tmp_path, monkeypatch):
     write_mnist(tmp_path, train=40, test=40)
     monkeypatch.setattr(memory, "usable_bytes", lambda: 60 * 28 * 28)
     with refused("mnist", "memory", "download it again"):

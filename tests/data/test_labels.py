@@ -13,7 +13,7 @@ def test_all_splits_share_the_classes():
     assert labels["test"].tolist() == [2, 1]
 
 
-def test_numbers_name_themselves_up_to_the_highest_of_all_splits():
+def test_without_names_classes_are_numbered_up_to_the_highest_label_of_all_splits():
     classes, labels = encode_labels({"train": [0, 2], "test": [4]}, None, "data")
     assert classes == ("0", "1", "2", "3", "4")
     assert labels["test"].tolist() == [4]
@@ -26,11 +26,11 @@ def test_numbers_must_be_positions_in_the_classes(labels):
 
 
 @pytest.mark.parametrize("labels", [[0, None], [[0], [1, 2]], [0, 10**30], [{}], []])
-def test_one_number_or_string_a_sample(labels):
+def test_labels_that_are_not_one_number_or_string_per_sample_are_refused(labels):
     with refused("data", "labels"):
         encode_labels({"train": labels}, None, "data")
 
 
-def test_more_different_strings_than_classes_can_be_are_refused():
+def test_too_many_different_strings_are_refused():
     with refused("data", "different labels"):
         encode_labels({"train": np.arange(MAX_CLASSES + 1).astype(str)}, None, "data")

@@ -39,13 +39,13 @@ def test_unknown_names_list_the_known_ones():
 
 
 @pytest.mark.parametrize("name", ["", "Digits", "digits:", "digits:x", "folder", "npz", "hf", "a:b", ":"])
-def test_near_misses_are_unknown_too(name):
+def test_misspelt_names_are_refused(name):
     with refused("there is no dataset"):
         load(name)
 
 
 @pytest.mark.parametrize("name", ["folder:", "npz:", "hf:"])
-def test_a_path_is_asked_for(name):
+def test_a_name_without_its_path_is_refused(name):
     with refused("after the colon"):
         load(name)
 
@@ -122,7 +122,7 @@ def test_digits_are_tested_on_the_same_images_whatever_the_seed():
 # --- splits ---
 
 
-def test_what_is_not_published_is_carved_from_the_training_samples():
+def test_missing_splits_are_taken_from_the_training_samples():
     data = finished(Published(split(300)))
     assert (len(data.train), len(data.validation), len(data.test)) == (216, 24, 60)
     origins = [data.split(use).origin.tolist() for use in ("train", "validation", "test")]
@@ -176,7 +176,7 @@ def test_splits_are_disjoint_stratified_and_repeatable(classes, per_class, limit
         assert not set(data.train.origin.tolist()) & set(data.validation.origin.tolist())
 
 
-def test_limits_and_carving_keep_the_proportions():
+def test_limits_and_held_out_splits_keep_the_proportions_of_classes():
     labels = np.repeat([0, 1, 2], [500, 300, 200])
     published = Published(Samples.from_arrays(pixels(1000, 1, 4, 4), labels), test=split(60))
     data = finished(published, limit=100, validation=0.2)
@@ -209,7 +209,7 @@ def test_a_class_with_one_sample_stays_in_training():
     assert 1 in data.train.labels.tolist()
 
 
-def test_nothing_to_set_aside_is_refused():
+def test_classes_too_small_to_set_samples_aside_are_refused():
     with refused("one sample per class", "test"):
         finished(Published(split(3)))
     with refused("one sample per class", "validation"):
@@ -217,7 +217,7 @@ def test_nothing_to_set_aside_is_refused():
 
 
 @pytest.mark.parametrize("other", [pixels(9, 1, 4, 5), pixels(9, 3, 4, 4), pixels(9, 1, 4, 4) / np.float32(255)])
-def test_splits_of_different_form_are_refused(other):
+def test_splits_with_different_shapes_or_types_are_refused(other):
     with refused("make them alike"):
         finished(Published(split(30), test=Samples.from_arrays(other, np.arange(9) % 3)))
 

@@ -1,4 +1,4 @@
-"""Nothing asks the network unless a user names a hub dataset: whole commands in processes that cannot reach it."""
+"""Nothing uses the network unless the user names a Hub dataset; commands run in processes that cannot reach it."""
 
 import os
 import re
@@ -38,7 +38,7 @@ datasets.Dataset.from_dict(columns, features=datasets.Features(kinds)).to_parque
 datasets.load_dataset("set")
 os.rename(f"{datasets.config.HF_DATASETS_CACHE}/set", f"{datasets.config.HF_DATASETS_CACHE}/someone___set")
 """
-"""Makes a folder with a dataset, and a cache as if it had been downloaded from someone."""
+"""Makes a folder with a dataset, and a cache as if the dataset had been downloaded."""
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def done(environment, *words, folder=None):
     return process.stdout
 
 
-def test_the_block_blocks_children_too(blocked, tmp_path):
+def test_child_processes_cannot_reach_the_network_either(blocked, tmp_path):
     ways = [
         "import urllib.request; urllib.request.urlopen('http://example.org')",
         "import socket; socket.create_connection(('192.0.2.1', 80))",
@@ -95,12 +95,12 @@ def test_the_block_blocks_children_too(blocked, tmp_path):
         assert re.match(r"example\.org|192\.0\.2\.1", file.read_text(encoding="utf-8"))
 
 
-def test_importing_asks_nothing_of_the_network(blocked, refused):
+def test_importing_sends_no_requests(blocked, refused):
     assert int(done(blocked, "-c", EVERY_MODULE)) > 60
     assert not refused.exists()
 
 
-def test_commands_ask_nothing_of_the_network(blocked, refused, run, tmp_path):
+def test_commands_send_no_requests(blocked, refused, run, tmp_path):
     done(blocked, "-m", "ddm.cli", "audit", run, "--retrain", "2")
     done(blocked, "-m", "ddm.cli", "attribute", run, "--index", "0", "--plot", tmp_path / "effects.png")
     done(blocked, "-m", "ddm.cli", "trace", run, "--index", "0", "--samples", "2")
@@ -109,7 +109,7 @@ def test_commands_ask_nothing_of_the_network(blocked, refused, run, tmp_path):
     assert not refused.exists(), refused.read_text(encoding="utf-8")
 
 
-def test_the_page_asks_nothing_of_the_network(blocked, refused, run):
+def test_the_explorer_sends_no_requests(blocked, refused, run):
     command = [sys.executable, "-m", "ddm.cli", "explore", str(run), "--no-open"]
     with subprocess.Popen(command, env=blocked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         site = re.search(r"http://127\.0\.0\.1:[0-9]+/", server.stdout.readline())
@@ -123,7 +123,7 @@ def test_the_page_asks_nothing_of_the_network(blocked, refused, run):
     assert not refused.exists(), refused.read_text(encoding="utf-8")
 
 
-def test_a_hub_dataset_that_is_named_does_ask(blocked, tmp_path):
+def test_a_hub_dataset_that_the_user_names_is_requested(blocked, tmp_path):
     file = tmp_path / "refused"
     environment = blocked | {"REFUSED": str(file), "HF_HOME": str(tmp_path)}
     assert ended(environment, "-m", "ddm.cli", "fit", "hf:mnist", "--out", tmp_path / "run").returncode == 2
@@ -141,7 +141,7 @@ def downloaded(blocked, tmp_path_factory):
     return folder, environment
 
 
-def test_a_run_of_a_downloaded_dataset_is_opened_without_asking(downloaded):
+def test_a_run_of_a_downloaded_dataset_is_opened_without_requests(downloaded):
     folder, environment = downloaded
     done(environment, "-m", "ddm.cli", "trace", "run", "--index", "0", folder=folder)
     assert '"state": "unchecked"' not in done(environment, "-m", "ddm.cli", "verify", "run", "--json", folder=folder)
@@ -149,7 +149,7 @@ def test_a_run_of_a_downloaded_dataset_is_opened_without_asking(downloaded):
 
 
 @pytest.mark.parametrize("name", ["hf:attacker/x", "hf:set", "hf:buckets/attacker/x"])
-def test_a_run_does_not_decide_what_is_asked_of_the_network(downloaded, tmp_path, name):
+def test_a_run_cannot_cause_requests(downloaded, tmp_path, name):
     folder, environment = downloaded
     run = Path(shutil.copytree(folder / "run", tmp_path / "run"))
     write_json(run / "config.json", read_json(run / "config.json") | {"data": name})
@@ -161,7 +161,7 @@ def test_a_run_does_not_decide_what_is_asked_of_the_network(downloaded, tmp_path
     assert not (tmp_path / "refused").exists(), (tmp_path / "refused").read_text(encoding="utf-8")
 
 
-def test_a_dataset_of_a_run_that_a_user_names_too_is_asked_for(downloaded, tmp_path):
+def test_a_dataset_that_both_a_run_and_the_user_name_is_requested(downloaded, tmp_path):
     folder, environment = downloaded
     run = Path(shutil.copytree(folder / "run", tmp_path / "run"))
     write_json(run / "config.json", read_json(run / "config.json") | {"data": "hf:attacker/x"})

@@ -21,7 +21,7 @@ def saved(folder, **arrays):
     return f"npz:{folder / 'data.npz'}"
 
 
-def test_all_splits(tmp_path):
+def test_all_splits_are_read(tmp_path):
     name = saved(
         tmp_path,
         x_train=pixels(12, 5, 4),
@@ -41,7 +41,7 @@ def test_all_splits(tmp_path):
 
 
 @pytest.mark.parametrize(("x", "y"), [("images", "labels"), ("x", "y"), ("x_train", "y_train")])
-def test_one_set_is_split(tmp_path, x, y):
+def test_a_file_without_splits_is_split(tmp_path, x, y):
     data = load(saved(tmp_path, **{x: pixels(30, 5, 4), y: np.arange(30) % 3}))
     assert (len(data.train), len(data.validation), len(data.test)) == (22, 2, 6)
     assert data.classes == ("0", "1", "2")
@@ -63,7 +63,7 @@ def test_one_set_is_split(tmp_path, x, y):
     ],
 )
 @pytest.mark.parametrize("kind", ["uint8", "float16", ">f8"])
-def test_layouts_and_types(tmp_path, stored, shape, kind):
+def test_each_layout_and_type_is_read(tmp_path, stored, shape, kind):
     values = pixels(*stored)
     data = load(saved(tmp_path, x=values.astype(kind), y=np.arange(20) % 2), validation=0)
     assert data.train.shape == shape
@@ -111,7 +111,7 @@ def test_a_class_may_be_missing_from_a_split(tmp_path):
 
 
 @pytest.mark.parametrize("labels", [np.arange(20)[:, None] % 2, np.arange(20) % 2 * 1.0, np.arange(20) % 2 == 1])
-def test_labels_in_a_column_as_whole_floats_or_true_and_false(tmp_path, labels):
+def test_labels_may_be_a_column_whole_floats_or_booleans(tmp_path, labels):
     data = load(saved(tmp_path, x=pixels(20, 4, 4), y=labels))
     assert data.train.labels.dtype == torch.int64
     assert torch.equal(data.train.labels, data.train.origin % 2)
@@ -187,7 +187,7 @@ def test_missing_keys_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["x", "y", "classes"])
-def test_objects_are_refused_and_nothing_is_run(tmp_path, key):
+def test_objects_are_refused_and_no_code_is_run(tmp_path, key):
     marker = tmp_path / "marker"
     arrays = {"x": pixels(10, 4, 4), "y": np.arange(10) % 2, "classes": np.array(["a", "b"])}
     arrays[key] = np.array([Run(os.mkdir, str(marker))] * 10, dtype=object)
@@ -196,7 +196,7 @@ def test_objects_are_refused_and_nothing_is_run(tmp_path, key):
     assert not marker.exists()
 
 
-def test_what_is_not_an_npz_file_is_refused(tmp_path):
+def test_other_files_are_refused(tmp_path):
     path = tmp_path / "data.npz"
     with refused(str(path), "there is no file"):
         load(f"npz:{path}")
@@ -212,7 +212,7 @@ def test_what_is_not_an_npz_file_is_refused(tmp_path):
         load(f"npz:{path}")
 
 
-def test_declared_shapes_are_not_believed(tmp_path):
+def test_declared_shapes_are_checked_against_the_size_of_the_file(tmp_path):
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (10**14, 4, 4)})
     with zipfile.ZipFile(tmp_path / "data.npz", "w") as archive:
@@ -244,7 +244,7 @@ def test_damaged_files_are_read_or_refused(tmp_path_factory, content, at, byte, 
     assert len(data.train) + len(data.validation) + len(data.test) == 8
 
 
-def test_what_inputs_become_is_what_memory_is_asked_for(tmp_path, monkeypatch):
+def test_the_memory_check_counts_inputs_after_conversion(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "usable_bytes", lambda: 30_000)
     values, labels = pixels(100, 50), np.arange(100) % 2
     assert load(saved(tmp_path, x=values[..., None], y=labels)).train.raw.dtype == torch.uint8
@@ -252,14 +252,14 @@ def test_what_inputs_become_is_what_memory_is_asked_for(tmp_path, monkeypatch):
         load(saved(tmp_path, x=values, y=labels))
 
 
-def test_each_sample_takes_memory_of_its_own(tmp_path, monkeypatch):
+def test_the_memory_check_counts_the_overhead_of_each_sample(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "usable_bytes", lambda: 100_000)
     with refused("memory", "data.npz"):
         load(saved(tmp_path, x=pixels(1000, 1, 1), y=np.arange(1000) % 2))
 
 
 @pytest.mark.parametrize("kind", [np.uint8, "U6"])
-def test_classes_too_many_to_be_true_are_refused(tmp_path, kind):
+def test_too_many_classes_are_refused(tmp_path, kind):
     x, many = pixels(10, 4, 4), np.arange(MAX_CLASSES + 1)
     with refused("data.npz", "100,001 classes"):
         load(saved(tmp_path, x=x, y=np.arange(10) % 2, classes=many.astype(kind)))

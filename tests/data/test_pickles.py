@@ -49,7 +49,7 @@ def calls(marker):
 
 @pytest.mark.parametrize("protocol", [0, 2, 4, 5])
 @pytest.mark.parametrize("payload", calls(""))
-def test_no_call_is_made(tmp_path, payload, protocol):
+def test_a_pickle_cannot_call_functions(tmp_path, payload, protocol):
     content = pickle.dumps(calls(tmp_path / "marker")[payload], protocol=protocol)
     with refused(str(tmp_path)):
         read(tmp_path, content)
@@ -168,7 +168,7 @@ def peak(call):
     ],
     ids=["shape", "binput", "put", "bytes", "bytearray", "string"],
 )
-def test_no_memory_is_set_aside_on_a_files_word(tmp_path, content):
+def test_a_declared_size_alone_allocates_no_memory(tmp_path, content):
     def attempt():
         with pytest.raises(InputError):
             read(tmp_path, content)
@@ -186,7 +186,7 @@ def test_truncated_pickles_are_refused(tmp_path, length):
 
 
 @pytest.mark.parametrize("value", [[], None, "text", 1, (1, 2)])
-def test_what_is_not_a_dictionary_is_refused(tmp_path, value):
+def test_a_pickle_that_is_not_a_dictionary_is_refused(tmp_path, value):
     with refused("dictionary"):
         read(tmp_path, pickle.dumps(value))
 
@@ -209,14 +209,14 @@ def test_many_instructions_in_a_small_file_are_refused(tmp_path, monkeypatch):
         read(tmp_path, b"\x80\x04](" + b"]" * 1000 + b"e.")
 
 
-def test_a_file_is_not_read_where_there_is_no_room_for_it(tmp_path):
+def test_a_file_larger_than_the_memory_is_not_read(tmp_path):
     with (tmp_path / "batch").open("wb") as file:
         file.truncate(2**42)  # takes no room on disk
     with refused("batch", "memory"):
         read_pickle(tmp_path / "batch")
 
 
-def test_strings_and_names_may_be_used_again_but_nothing_that_holds_others(tmp_path):
+def test_strings_and_names_may_be_used_twice_but_containers_may_not(tmp_path):
     shared = "a" * 9
     content = pickle.dumps({"names": [shared, shared, shared.encode()], "deep": [[[(1, 2)]]]}, protocol=2)
     assert read(tmp_path, content)["names"] == [shared, shared, shared.encode()]

@@ -1,4 +1,4 @@
-"""Images in another size."""
+"""Resizing images."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_smaller_images_are_averages_of_blocks(tmp_path, factor):
         assert torch.equal(after.origin, before.origin)
 
 
-def test_resized_images_are_normalised_as_they_are_then():
+def test_images_are_normalised_after_resizing():
     data = load("digits", limit=120, size=4)
     x, _ = data.train.batch()
     assert x.shape == (120, 1, 4, 4)
@@ -46,7 +46,7 @@ def test_any_size_keeps_the_type_and_the_range(size):
         assert samples.raw.min() <= resized.raw.min() <= resized.raw.max() <= samples.raw.max()
 
 
-def test_the_same_size_is_the_same_images():
+def test_resizing_to_the_same_size_changes_nothing():
     samples = load("digits", limit=60).train
     assert torch.equal(samples.resize(8).raw, samples.raw)
 
@@ -59,23 +59,23 @@ def test_larger_images_are_interpolated():
     assert large[0].unique().numel() > 8
 
 
-def test_many_images_are_resized_as_few_are():
+def test_resizing_in_batches_gives_the_same_images():
     samples = Samples.from_arrays(pixels(1500, 1, 4, 4), np.arange(1500) % 3)
     assert torch.equal(samples.resize(2).raw[1200:], samples[1200:].resize(2).raw)
 
 
-def test_what_is_no_image_is_refused():
+def test_vectors_cannot_be_resized():
     with refused("(36,)", "--size"):
         Samples.from_arrays(np.random.default_rng(0).random((4, 36)), np.arange(4)).resize(3)
 
 
-def test_another_size_is_another_training_set():
+def test_resizing_changes_the_fingerprint():
     prints = {load("digits", limit=60, size=size).train.fingerprint() for size in (None, 4, 6, 12)}
     assert len(prints) == 4
     assert load("digits", limit=60, size=8).train.fingerprint() in prints
 
 
-def test_the_size_of_a_run_is_kept_in_its_config(tmp_path):
+def test_a_run_stores_its_image_size_in_its_config(tmp_path):
     config = ddm.runs.config.Config(
         limit=40,
         size=4,
@@ -94,7 +94,7 @@ def test_the_size_of_a_run_is_kept_in_its_config(tmp_path):
         ddm.runs.run.fit(ddm.runs.config.Config(**{**config.__dict__, "size": 6}), tmp_path / "run")
 
 
-def test_memory_is_asked_for_the_size_that_images_will_have(monkeypatch):
+def test_the_memory_check_uses_the_size_after_resizing(monkeypatch):
     monkeypatch.setattr(memory, "usable_bytes", lambda: 100_000)
     assert load("digits", limit=60, size=16).train.shape == (1, 16, 16)
     with refused("digits", "memory", "--size"):

@@ -66,7 +66,7 @@ def test_constant_inputs_are_refused():
     scale=st.floats(1e-2, 1e3),
     shape=st.sampled_from([(50, 3), (20, 2, 5, 5), (300, 1, 60, 60)]),
 )
-def test_moments_are_numpys(offset, scale, shape):
+def test_moments_equal_those_of_numpy(offset, scale, shape):
     raw = (np.random.default_rng(0).normal(size=shape) * scale + offset).astype(np.float32)
     mean, std = Samples.from_arrays(raw, np.zeros(shape[0], np.int64)).moments()
     axes = tuple(axis for axis in range(raw.ndim) if axis != 1)

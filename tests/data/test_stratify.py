@@ -14,7 +14,7 @@ def random(seed=0):
 
 @settings(deadline=None)
 @given(labels, st.integers(1, 150), st.integers(0, 3))
-def test_as_many_as_asked_for_each_once_and_in_order(labels, count, seed):
+def test_positions_are_sorted_unique_and_as_many_as_requested(labels, count, seed):
     chosen = choose_stratified(labels, count, random(seed))
     assert len(chosen) == min(count, len(labels))
     assert np.all(np.diff(chosen) > 0)
@@ -24,7 +24,7 @@ def test_as_many_as_asked_for_each_once_and_in_order(labels, count, seed):
 
 @settings(deadline=None)
 @given(labels, st.integers(0, 150))
-def test_no_class_is_dropped_when_there_is_room_for_each(labels, extra):
+def test_every_class_is_drawn_if_the_count_allows(labels, extra):
     classes = set(labels.tolist())
     assert set(labels[choose_stratified(labels, len(classes) + extra, random())].tolist()) == classes
 
@@ -46,7 +46,7 @@ def test_classes_keep_their_proportions_to_within_one(sizes, share):
     assert np.all(np.abs(taken - count * np.array(sizes) / len(labels)) < 1)
 
 
-def test_the_choice_follows_the_seed():
+def test_the_seed_determines_the_choice():
     labels = np.arange(200) % 5
     same = [choose_stratified(labels, 50, random(1)).tolist() for _ in range(2)]
     assert same[0] == same[1]
@@ -59,7 +59,7 @@ def test_every_sample_has_the_same_chance():
     assert counts == pytest.approx(np.full(40, 600 * 8 / 40), rel=0.35)
 
 
-def test_classes_are_chosen_by_chance_when_there_is_no_room_for_each():
+def test_classes_are_drawn_at_random_if_the_count_is_too_small_for_all():
     labels = np.arange(100)
     first = {int(choose_stratified(labels, 1, random(seed))[0]) for seed in range(30)}
     assert len(first) > 10

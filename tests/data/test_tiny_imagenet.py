@@ -28,14 +28,14 @@ def test_images_classes_and_the_annotated_test_split(folder):
     np.testing.assert_array_equal(data.test.raw[2].permute(1, 2, 0).numpy(), third)
 
 
-def test_origin_is_the_place_in_the_sorted_files(folder):
+def test_origin_is_the_position_among_the_sorted_files(folder):
     data = load("tiny-imagenet", folder, limit=6)
     whole = load("tiny-imagenet", folder, validation=0)
     assert torch.equal(data.train.raw, whole.train.raw[data.train.origin])
     assert torch.equal(data.validation.raw, whole.train.raw[data.validation.origin])
 
 
-def test_any_part_of_the_images_will_do(folder):
+def test_images_may_be_missing(folder):
     shutil.rmtree(folder / "train" / "n01443537")
     (folder / "train/n04067472/images/n04067472_0.JPEG").unlink()
     (folder / "val/images/val_0.JPEG").unlink()
@@ -45,7 +45,7 @@ def test_any_part_of_the_images_will_do(folder):
     assert data.test.labels.tolist() == [0, 1, 1]
 
 
-def test_without_val_a_test_split_is_carved(folder):
+def test_without_val_the_test_split_is_taken_from_the_training_images(folder):
     shutil.rmtree(folder / "val")
     assert len(load("tiny-imagenet", folder, validation=0).test) == 3
 
@@ -66,7 +66,7 @@ def test_grey_files_are_read_as_colour(folder):
     assert torch.equal(first[0], first[1])
 
 
-def test_only_the_images_that_are_kept_are_decoded(folder):
+def test_only_the_drawn_images_are_decoded(folder):
     whole = load("tiny-imagenet", folder, limit=3)
     kept = set(whole.train.origin.tolist()) | set(whole.validation.origin.tolist())
     broken = next(index for index in range(5) if index not in kept)
