@@ -29,7 +29,8 @@ from ddm.distil import private as private_settings
 from ddm.distil.response.solve import Responses
 from ddm.distil.synset import Synset
 from ddm.errors import InputError
-from ddm.groups.partition import Features, Group, Partition, make_partition
+from ddm.groups.features import Features
+from ddm.groups.partition import Group, Partition, make_partition
 from ddm.plots import html
 from ddm.training.target import Target
 from ddm.truth.audit import Audit, audit, trust_line

@@ -7,7 +7,7 @@ from torch import nn
 
 import ddm
 from ddm.baselines import BASELINES, ScoreRequest
-from ddm.groups.partition import given
+from ddm.groups.partition import from_groups
 
 POINTS = [[0.0, 0.0], [0.0, 2.0], [4.0, 0.0], [4.0, 2.0], [4.0, 4.0], [0.0, 10.0]]
 """Group a: rows 0 and 1, class 0, centre (0, 1). Group b: rows 2 to 4, class 1, centre (4, 2). Group c: row 5."""
@@ -32,7 +32,10 @@ def score_request():
     test = ddm.Samples.from_arrays(
         torch.tensor([[0.0, 1.0], [4.0, 2.0], [4.0, 2.0]]), torch.tensor([0, 1, 0]), train.classes
     )
-    return ScoreRequest(target_of(identity_network()), train, given(train, list("aabbbc")), test, test[[0, 1]], seed=3)
+    groups = from_groups(train, list("aabbbc"))
+    return ScoreRequest(target_of(identity_network()), train, groups, test, test[[0, 1]], seed=3)
+        target_of(identity_network()), train, from_groups(train, list("aabbbc")), test, test[[0, 1]], seed=3
+    )
 
 
 def test_centroid_scores_are_negative_distances_to_group_centres(score_request):
@@ -79,7 +82,7 @@ def test_a_group_of_several_classes_counts_as_its_majority_class(score_request):
     mixed = ScoreRequest(
         score_request.target,
         score_request.train,
-        given(score_request.train, list("aabbbb")),
+        from_groups(score_request.train, list("aabbbb")),
         score_request.test,
         score_request.validation,
     )

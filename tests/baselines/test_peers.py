@@ -21,7 +21,7 @@ from ddm.baselines.hessian import estimate_curvature, extreme_eigenvalues, hessi
 from ddm.baselines.koh import koh_cg, koh_lissa
 from ddm.baselines.tracin import tracin
 from ddm.baselines.trak import trak
-from ddm.groups.partition import classwise, given
+from ddm.groups.partition import classwise, from_groups
 from ddm.training.trajectory import Trajectory
 
 N, D, K = 240, 8, 20
@@ -83,7 +83,7 @@ def score_request():
     for step, share in enumerate([0.0, 0.4, 0.7, 1.0]):
         trajectory.append(Logistic(share * weight).state_dict(), step, [0.0, 1.0, 3.0, 3.5][step])
     target = ddm.Target(Logistic(weight), trajectory, recipe=ddm.Recipe(weight_decay=DECAY))
-    return ScoreRequest(target, train, given(train, np.arange(N) % K), test, validation)
+    return ScoreRequest(target, train, from_groups(train, np.arange(N) % K), test, validation)
 
 
 @pytest.fixture(scope="module")
@@ -206,8 +206,8 @@ def test_lissa_truncates_its_series_at_the_given_depth(score_request, influence_
 
 
 def test_lissa_on_batches_is_close_and_reproducible(score_request, exact):
-    quarters = replace(score_request, partition=given(score_request.train, score_request.partition.groups % 4))
-    true = sum_over_groups(given(score_request.train[:K], np.arange(K) % 4), exact[0])
+    quarters = replace(score_request, partition=from_groups(score_request.train, score_request.partition.groups % 4))
+    true = sum_over_groups(from_groups(score_request.train[:K], np.arange(K) % 4), exact[0])
     assert correlation(koh_lissa(quarters).loss, true) > 0.85
     assert correlation(koh_lissa(quarters, depth=2).loss, -true) < 0
     np.testing.assert_array_equal(koh_lissa(quarters, depth=2).loss, koh_lissa(quarters, depth=2).loss)

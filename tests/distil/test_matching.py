@@ -213,7 +213,7 @@ def test_class_synsets_are_those_of_a_classwise_partition(target, digits, partit
 
 def test_where_each_class_is_one_group_its_synset_serves_both_levels(target, digits):
     turned = {label: f"group of {9 - label}" for label in range(10)}
-    partition = ddm.groups.partition.given(digits.train, [turned[int(label)] for label in digits.train.labels])
+    partition = ddm.groups.partition.from_groups(digits.train, [turned[int(label)] for label in digits.train.labels])
     groups, classes = distilled(target, digits, partition)
     assert groups.names == tuple(f"group of {k}" for k in range(10))
     assert classes.names == digits.classes
@@ -371,7 +371,7 @@ def test_augmented_noise_started_synsets_of_every_optimizer_are_finite(target, d
 
 def test_groups_that_cut_across_classes_have_no_class_level(target, digits):
     groups = np.arange(len(digits.train)) % 4
-    synset, classes = distilled(target, digits, ddm.groups.partition.given(digits.train, groups), ipc=2)
+    synset, classes = distilled(target, digits, ddm.groups.partition.from_groups(digits.train, groups), ipc=2)
     assert len(synset) == 4
     assert classes is None
 

@@ -13,6 +13,7 @@ from torch import nn
 import ddm
 from ddm import Samples
 from ddm.groups import partition
+from ddm.groups.features import features_of
 from ddm.groups.partition import make_partition
 from ddm.networks import penultimate
 
@@ -199,7 +200,7 @@ def test_classes_of_the_same_name_are_refused(refused):
 @given(st.lists(st.tuples(st.integers(0, 2), st.text(max_size=3)), min_size=1, max_size=20))
 def test_given_groups_are_kept_as_they_are(pairs):
     labels, groups = [label for label, _ in pairs], [group for _, group in pairs]
-    found = partition.given(samples(labels), groups)
+    found = partition.from_groups(samples(labels), groups)
     # numpy drops NULs at the end of strings
     assert [found.names[k] for k in found.groups] == [group.rstrip("\0") for group in groups]
     assert found.sizes.min() >= 1
@@ -212,37 +213,37 @@ def test_given_groups_are_kept_as_they_are(pairs):
 
 
 def test_groups_within_classes_have_a_level_above():
-    found = partition.given(samples([0, 0, 1, 2]), ["x", "y", "z", "w"])
+    found = partition.from_groups(samples([0, 0, 1, 2]), ["x", "y", "z", "w"])
     assert found.names == ("w", "x", "y", "z")
     assert found.by_class().names == ("ant", "bee", "7")
 
 
 def test_groups_that_cut_across_classes_have_none():
-    found = partition.given(samples([0, 0, 1, 1]), ["monday", "tuesday", "monday", "tuesday"])
+    found = partition.from_groups(samples([0, 0, 1, 1]), ["monday", "tuesday", "monday", "tuesday"])
     assert found.parents is None
     assert found.by_class() is None
     assert found.members("monday").tolist() == [0, 2]
 
 
 def test_groups_may_be_numbers_that_leave_gaps_or_dates():
-    found = partition.given(samples([0, 0, 0]), np.array([30, 10, 30]))
+    found = partition.from_groups(samples([0, 0, 0]), np.array([30, 10, 30]))
     assert found.names == ("10", "30")
     assert found.groups.tolist() == [1, 0, 1]
     assert found.index("30") == 1
     dates = np.array(["2024-01-02", "2023-05-06", "2024-01-02"], dtype="datetime64[D]")
-    assert partition.given(samples([0, 0, 0]), dates).names == ("2023-05-06", "2024-01-02")
+    assert partition.from_groups(samples([0, 0, 0]), dates).names == ("2023-05-06", "2024-01-02")
 
 
 @pytest.mark.parametrize("groups", [[1, 2], [1, 2, 3, 4], [[1], [2], [3]], [], 5])
 def test_groups_that_are_not_one_each_are_refused(groups, refused):
     with refused("3 training samples"):
-        partition.given(samples([0, 0, 1]), groups)
+        partition.from_groups(samples([0, 0, 1]), groups)
 
 
 @pytest.mark.parametrize("groups", [[None, "a", "b"], [{}, {}, {}], [[1], [1, 2], [3]]])
 def test_groups_that_do_not_sort_are_refused(groups, refused):
     with refused("groups"):
-        partition.given(samples([0, 0, 1]), groups)
+        partition.from_groups(samples([0, 0, 1]), groups)
 
 
 # --- what fit is asked for ---
@@ -269,7 +270,7 @@ def test_a_partition_of_other_samples_or_an_unknown_kind_is_refused(target, digi
 
 
 def test_features_come_from_the_targets_penultimate_layer(target, digits):
-    found = partition.features_of(digits.train, None, target, batch_size=64)
+    found = features_of(digits.train, None, target, batch_size=64)
     with torch.no_grad():
         expected = penultimate(target.network, digits.train.batch()[0])
     torch.testing.assert_close(torch.from_numpy(found), expected)
@@ -279,18 +280,18 @@ def test_features_come_from_the_targets_penultimate_layer(target, digits):
 def test_features_of_a_target_in_double_precision(digits):
     network = ddm.networks.ConvNet(digits.train.shape, 10, width=4, depth=1).double()
     target = ddm.train(network, digits.train[:50], ddm.Recipe(epochs=1))
-    assert partition.features_of(digits.train[:50], None, target).shape[0] == 50
+    assert features_of(digits.train[:50], None, target).shape[0] == 50
 
 
 def test_features_come_from_a_callable(digits):
-    found = partition.features_of(digits.train, lambda x: x.mean(1), batch_size=7)
+    found = features_of(digits.train, lambda x: x.mean(1), batch_size=7)
     assert found.shape == (300, 64)
     np.testing.assert_array_equal(found, digits.train.batch()[0].flatten(1).numpy())
 
 
 def test_features_come_from_a_module_without_dropout_and_leave_it_as_it_was(digits):
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Dropout(0.5))
-    one, other = (partition.features_of(digits.train, module) for _ in range(2))
+    one, other = (features_of(digits.train, module) for _ in range(2))
     np.testing.assert_array_equal(one, other)
     assert one.shape == (300, 5)
     assert one.dtype == np.float32
@@ -319,12 +320,12 @@ def test_kmeans_uses_the_features_it_is_given(target, digits):
 )
 def test_features_that_cannot_be_used_are_refused(extract, digits, refused):
     with refused("features"):
-        partition.features_of(digits.train, extract)
+        features_of(digits.train, extract)
 
 
 def test_without_features_and_without_a_target_they_are_asked_for(digits, refused):
     with refused("give a target"):
-        partition.features_of(digits.train, None)
+        features_of(digits.train, None)
 
 
 # --- features from the hub, as folders on this machine ---
@@ -349,16 +350,16 @@ def saved_vit(folder, **options):
 @pytest.mark.parametrize("channels", [1, 3])
 def test_features_come_from_a_pretrained_network(channels, tmp_path, digits):
     name = saved_vit(tmp_path / "vit", num_channels=channels)
-    found = partition.features_of(digits.train[:20], name)
+    found = features_of(digits.train[:20], name)
     assert found.shape == (20, 8)
     assert len(np.unique(found, axis=0)) == 20
-    np.testing.assert_allclose(found, partition.features_of(digits.train[:20], name, batch_size=6), atol=1e-5)
+    np.testing.assert_allclose(found, features_of(digits.train[:20], name, batch_size=6), atol=1e-5)
 
 
 def test_images_are_resized_to_what_the_pretrained_network_reads(tmp_path):
     name = saved_vit(tmp_path / "vit")
     data = Samples.from_arrays(torch.rand(4, 3, 13, 9), torch.tensor([0, 0, 1, 1]))
-    assert partition.features_of(data, name).shape == (4, 8)
+    assert features_of(data, name).shape == (4, 8)
 
 
 def test_a_network_without_pooling_gives_the_mean_over_places(tmp_path):
@@ -366,7 +367,7 @@ def test_a_network_without_pooling_gives_the_mean_over_places(tmp_path):
     config = transformers.ResNetConfig(embedding_size=4, hidden_sizes=[4, 6], depths=[1, 1], layer_type="basic")
     transformers.ResNetModel(config).save_pretrained(tmp_path / "resnet")
     data = Samples.from_arrays(torch.rand(4, 3, 16, 16), torch.tensor([0, 0, 1, 1]))
-    assert partition.features_of(data, f"hf:{tmp_path / 'resnet'}").shape == (4, 6)
+    assert features_of(data, f"hf:{tmp_path / 'resnet'}").shape == (4, 6)
 
 
 def test_a_pretrained_network_that_reads_no_images_is_refused(tmp_path, digits, refused):
@@ -376,7 +377,7 @@ def test_a_pretrained_network_that_reads_no_images_is_refused(tmp_path, digits, 
     )
     transformers.BertModel(config).save_pretrained(tmp_path / "bert")
     with refused("bert", "images"):
-        partition.features_of(digits.train[:4], f"hf:{tmp_path / 'bert'}")
+        features_of(digits.train[:4], f"hf:{tmp_path / 'bert'}")
 
 
 def test_names_that_the_hub_does_not_have_are_refused(tmp_path, digits, refused):
@@ -384,15 +385,15 @@ def test_names_that_the_hub_does_not_have_are_refused(tmp_path, digits, refused)
     (tmp_path / "empty").mkdir()
     for name in ("nobody/nothing", "not a name", "", str(tmp_path / "empty"), str(tmp_path / "missing")):
         with refused(f"'{name}'"):
-            partition.features_of(digits.train[:4], f"hf:{name}")
+            features_of(digits.train[:4], f"hf:{name}")
 
 
 def test_names_that_are_not_of_the_hub_are_refused(digits, refused):
     with refused("'resnet'", "hf:NAME"):
-        partition.features_of(digits.train[:4], "resnet")
+        features_of(digits.train[:4], "resnet")
 
 
 def test_without_the_extra_it_is_asked_for(digits, refused, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with refused("pip install 'distilled-datamodel[hub]'"):
-        partition.features_of(digits.train[:4], "hf:anything")
+        features_of(digits.train[:4], "hf:anything")

@@ -230,7 +230,7 @@ def test_parts_of_another_fit_are_not_taken_for_ones_own(config, npz, tmp_path):
     network = ddm.networks.ConvNet(data.shape, 3, width=4, depth=1)
     one, other = (ddm.train(network, data, Recipe(epochs=2, batch_size=16, seed=seed)) for seed in (0, 1))
     groups = ddm.groups.partition.sequential(data, 2)
-    swapped = ddm.groups.partition.given(data, np.roll(groups.groups, 1))
+    swapped = ddm.groups.partition.from_groups(data, np.roll(groups.groups, 1))
     asked = [
         (one, data, groups, Settings(matching="reverse", steps=2)),
         (one, data, groups, Settings(matching="reverse", steps=3)),

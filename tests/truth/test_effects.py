@@ -160,7 +160,7 @@ def test_retrained_effects_of_a_model_with_a_closed_form(tmp_path):
     means = Means(samples)
     recorder = ddm.Recorder(means([], 0))
     recorder.snapshot()
-    partition = ddm.groups.partition.given(samples, np.arange(24) // 2 % 4)
+    partition = ddm.groups.partition.from_groups(samples, np.arange(24) // 2 % 4)
     groups, union = np.array([3, 1]), np.array([[True, False, False, True]])
     asked = EffectQuery(samples[:5], samples[5:16], groups, union)
     exact = Retraining(recorder.target(), samples, tmp_path, retrain=means, workers=1)

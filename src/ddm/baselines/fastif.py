@@ -16,7 +16,7 @@ from ddm.baselines.koh import lissa_solve
 from ddm.baselines.peers import isolated_library
 from ddm.baselines.protocol import ScoreRequest, Scores
 from ddm.data.samples import Samples
-from ddm.groups.partition import features_of
+from ddm.groups.features import features_of
 
 _NEIGHBOUR_SHARE = 0.1
 _FEWEST_NEIGHBOURS = 100

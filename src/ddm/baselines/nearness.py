@@ -14,7 +14,7 @@ import numpy as np
 from ddm.baselines.group_scores import class_signs, mean_over_groups
 from ddm.baselines.protocol import ScoreRequest, Scores
 from ddm.data.samples import Samples
-from ddm.groups.partition import features_of
+from ddm.groups.features import features_of
 
 
 def predict(request: ScoreRequest) -> Scores:

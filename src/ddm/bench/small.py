@@ -24,7 +24,8 @@ from ddm.distil import Settings, distil
 from ddm.distil.checkpoints import real_checkpoints
 from ddm.distil.response.pull import GroupSamples, group_pulls
 from ddm.distil.response.solve import pooled_weights
-from ddm.groups.partition import Partition, features_of
+from ddm.groups.features import features_of
+from ddm.groups.partition import Partition
 from ddm.privacy.distances import psnr, ssim, to_images
 from ddm.privacy.membership import auc, gradient_alignments
 from ddm.privacy.reconstruction import invert_gradients

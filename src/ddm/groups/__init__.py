@@ -1,1 +1,1 @@
-"""Groups: how the training set is split."""
+"""Split the training set into groups."""

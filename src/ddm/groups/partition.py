@@ -1,12 +1,11 @@
 """The partition D_1 … D_K of the training set into groups.
 
-By default each class ``l`` is split into ``C`` clusters by k-means on features of the target's penultimate layer,
-so that group ``(l, c)`` is named ``class/cluster``. The paper's "w/o cluster" splits each class by sequence.
+By default k-means splits each class ``l`` into ``C`` clusters, by features of the target's penultimate layer. Group
+``(l, c)`` is named ``class/cluster``. The paper's "w/o cluster" cuts each class in the order of the training set.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,30 +14,25 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from ddm.compute.progress import bar
 from ddm.data.samples import Samples
 from ddm.errors import InputError
-from ddm.networks import penultimate
+from ddm.groups.features import Features, features_of
 from ddm.training.target import Target
 
 Group = int | str
 """A group as users name it: its number, or its name such as ``3/7``."""
-
-Features = nn.Module | Callable[[Tensor], Tensor] | str | None
-"""Where features come from: the target (None), a module or callable, or ``hf:NAME`` for a pre-trained network."""
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
     """The group of each training sample.
 
-    groups: ``(n,)`` int64, each in ``0 … K − 1``; every group has a sample
-    names:  a name for each group
-    parents: ``(K,)`` the class each group lies in, or None where groups cut across classes
-    classes: a name for each class
+    groups:  ``(n,)`` int64, each in ``0 … K − 1``; no group is empty
+    names:   the name of each group
+    parents: ``(K,)`` the class of each group; None if a group has samples of several classes
+    classes: the name of each class
     """
 
     groups: np.ndarray
@@ -51,7 +45,7 @@ class Partition:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Samples in each group ``(K,)``."""
+        """Number of samples in each group ``(K,)``."""
         return np.bincount(self.groups, minlength=len(self))
 
     @property
@@ -71,11 +65,11 @@ class Partition:
 
     @cached_property
     def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
-        """Positions of all samples group by group, and where each group starts ``(K + 1,)``."""
+        """Positions of all samples sorted by group, and the start of each group among them ``(K + 1,)``."""
         return np.argsort(self.groups, kind="stable"), np.concatenate([[0], np.cumsum(self.sizes)])
 
     def index(self, group: Group) -> int:
-        """The number of a group given by name or number; text that is both is a name."""
+        """The number of a group given by name or number. Text that could be both is a name."""
         text = str(group) if isinstance(group, (int, np.integer, str)) else ""
         if text in self.names:
             number = self.names.index(text)
@@ -93,14 +87,14 @@ class Partition:
         )
 
     def mask(self, groups: Group | Iterable[Group]) -> np.ndarray:
-        """Which groups are named ``(K,)``, as booleans."""
+        """True for each of the groups given, False for the others ``(K,)``."""
         chosen = [groups] if isinstance(groups, (int, np.integer, str)) else list(groups)
         mask = np.zeros(len(self), dtype=bool)
         mask[[self.index(group) for group in chosen]] = True
         return mask
 
     def removal(self, groups: Group | Iterable[Group]) -> np.ndarray:
-        """Which groups are to be removed ``(K,)``, as booleans; at least one must stay."""
+        """The mask ``(K,)`` of groups to remove, refused if no group would be left."""
         mask = self.mask(groups)
         if mask.all():
             raise InputError("removing every group leaves no training data: keep at least one.")
@@ -114,7 +108,7 @@ class Partition:
         )
 
     def by_class(self) -> Partition | None:
-        """The level above: a group per class, or None where groups cut across classes."""
+        """The partition with one group per class; None if a group has samples of several classes."""
         if self.parents is None:
             return None
         present = np.unique(self.parents)
@@ -130,15 +124,15 @@ def make_partition(
     features: Features = None,
     seed: int = 0,
 ) -> Partition:
-    """The partition that ``DistilledDatamodel.fit`` is asked for."""
+    """The partition of this name (kmeans, sequence or class), the user's own groups, or the partition given itself."""
     if isinstance(partition, Partition):
         if len(partition.groups) != len(samples):
             raise InputError(
-                f"the partition is of {len(partition.groups)} samples, the training set has {len(samples)}."
+                f"the partition has {len(partition.groups)} samples, the training set {len(samples)}: give another."
             )
         return partition
     if not isinstance(partition, str):
-        return given(samples, partition)
+        return from_groups(samples, partition)
     if partition == "kmeans":
         return kmeans(samples, features_of(samples, features, target), clusters, seed)
     if partition == "sequence":
@@ -149,14 +143,14 @@ def make_partition(
 
 
 def classwise(samples: Samples) -> Partition:
-    """A group per class."""
+    """One group per class."""
     labels = samples.labels.numpy()
     present, groups = np.unique(labels, return_inverse=True)
     return Partition(groups, tuple(samples.classes[c] for c in present), present, samples.classes)
 
 
 def sequential(samples: Samples, clusters: int) -> Partition:
-    """Each class cut into ``clusters`` runs of equal length in the order of the training set."""
+    """Each class cut into ``clusters`` equal parts, in the order of the training set."""
 
     def cut(rows: np.ndarray, count: int) -> np.ndarray:
         return np.arange(len(rows)) * count // len(rows)
@@ -171,24 +165,26 @@ def kmeans(samples: Samples, features: np.ndarray, clusters: int, seed: int = 0)
     from threadpoolctl import threadpool_limits
 
     def cut(rows: np.ndarray, count: int) -> np.ndarray:
-        # One thread: with several, sums are added in another order and ties break differently.
+        # Several threads add sums in varying order, which changes the clusters.
         with threadpool_limits(1), warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters: handled below
-            found: np.ndarray = KMeans(count, n_init=4, random_state=seed).fit_predict(features[rows])
-        return found
+            warnings.simplefilter("ignore", ConvergenceWarning)  # ``_within_classes`` warns of too few distinct points
+            numbers: np.ndarray = KMeans(count, n_init=4, random_state=seed).fit_predict(features[rows])
+        return numbers
 
     return _within_classes(samples, clusters, cut)
 
 
-def given(samples: Samples, groups: Sequence[Any] | np.ndarray) -> Partition:
-    """Groups the user knows: a label for each training sample, of any kind that sorts."""
+def from_groups(samples: Samples, groups: Sequence[Any] | np.ndarray) -> Partition:
+    """The user's own groups: a number, word or date for each training sample."""
     try:
         values = np.asarray(groups)
         names, numbers = np.unique(values, return_inverse=True)
     except (TypeError, ValueError):
         raise InputError("groups must be numbers or words, one kind for all of them.") from None
     if values.shape != (len(samples),):
-        raise InputError(f"groups of shape {values.shape} do not fit {len(samples)} training samples: give one each.")
+        raise InputError(
+            f"groups of shape {values.shape} do not fit {len(samples)} training samples: give one each."
+        )
     if len({str(name) for name in names}) < len(names):
         raise InputError("some groups differ but look the same as text: rename them.")
     labels = samples.labels.numpy()
@@ -202,52 +198,8 @@ def given(samples: Samples, groups: Sequence[Any] | np.ndarray) -> Partition:
     )
 
 
-def features_of(samples: Samples, source: Features, target: Target | None = None, batch_size: int = 512) -> np.ndarray:
-    """Features ``(n, F)`` of every sample from a network, a callable, the hub, or the target's penultimate layer."""
-    extract = _extractor(source, target)
-    parts = []
-    rows = torch.arange(len(samples)).split(batch_size)
-    with torch.no_grad(), evaluating(source), bar("features", len(rows)) as advance:
-        for part in rows:
-            found = extract(samples.batch(part)[0])
-            if not isinstance(found, Tensor) or found.dim() < 2 or len(found) != len(part):
-                raise InputError("features must be a tensor with a row for each input.")
-            parts.append(found.detach().flatten(1).cpu().float())
-            advance(1)
-    features = torch.cat(parts).numpy()
-    if not np.isfinite(features).all():
-        raise InputError("the features contain NaN or infinite values: use another feature extractor.")
-    return features
-
-
-def _extractor(source: Features, target: Target | None) -> Callable[[Tensor], Tensor]:
-    if source is None:
-        if target is None:
-            raise InputError("clustering needs features: give a target, a module or a callable.")
-        network, like = target.network, target.theta
-        return lambda x: penultimate(network, x.to(like))
-    if isinstance(source, str):
-        from ddm.groups.pretrained import image_features
-
-        return image_features(source)
-    return source
-
-
-@contextlib.contextmanager
-def evaluating(source: Features) -> Iterator[None]:
-    """A module in evaluation mode, and back in the mode it was in."""
-    modes = {m: m.training for m in source.modules()} if isinstance(source, nn.Module) else {}
-    if isinstance(source, nn.Module):
-        source.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-
-
 def _within_classes(samples: Samples, clusters: int, cut: Callable[[np.ndarray, int], np.ndarray]) -> Partition:
-    """Number the clusters that ``cut(rows, count)`` finds within each class, skipping empty ones."""
+    """Split each class by ``cut(rows, count)``, which returns a number for each row, and leave out empty groups."""
     if clusters < 1:
         raise InputError(f"clusters must be at least 1, not {clusters}.")
     labels = samples.labels.numpy()
@@ -274,7 +226,7 @@ def _within_classes(samples: Samples, clusters: int, cut: Callable[[np.ndarray, 
 def _cuts(
     labels: np.ndarray, clusters: int, cut: Callable[[np.ndarray, int], np.ndarray]
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Each class with the positions of its samples and the cluster of each."""
+    """Each class, the positions of its samples, and the cluster of each sample."""
     classes = np.unique(labels)
     with bar("clustering", len(classes)) as advance:
         for label in classes:

@@ -12,10 +12,10 @@ from ddm.errors import InputError
 
 
 def image_features(source: str) -> Callable[[Tensor], Tensor]:
-    """Features ``(b, F)`` of images ``(b, C, H, W)`` from ``hf:NAME``, an image model's name or local folder.
+    """A function from images ``(b, C, H, W)`` to features ``(b, F)``. ``hf:NAME`` is a model on the hub or in a folder.
 
-    Images are resized to the model's input and repeated to its number of channels. They come normalised, so the model's
-    own preprocessing is not applied.
+    Images are resized to the model's input, and one channel is repeated if it needs more. They are normalised already,
+    so the model's own preprocessing is skipped.
     """
     if not source.startswith("hf:"):
         raise InputError(f"there are no features '{source}': give hf:NAME, a module or a callable.")
@@ -43,11 +43,11 @@ def image_features(source: str) -> Callable[[Tensor], Tensor]:
         except (TypeError, ValueError) as error:
             raise InputError(f"the hub model '{name}' does not read images: {' '.join(str(error).split())}.") from None
         pooled = getattr(outputs, "pooler_output", None)
-        return _pooled(outputs.last_hidden_state) if pooled is None else pooled.flatten(1)
+        return _mean_pool(outputs.last_hidden_state) if pooled is None else pooled.flatten(1)
 
     return extract
 
 
-def _pooled(hidden: Tensor) -> Tensor:
-    """Mean over the tokens of ``(b, tokens, F)`` or the places of ``(b, F, H, W)``."""
+def _mean_pool(hidden: Tensor) -> Tensor:
+    """Mean over the tokens of ``(b, tokens, F)`` or over the pixels of ``(b, F, H, W)``."""
     return hidden.mean(1) if hidden.dim() == 3 else hidden.flatten(2).mean(2)

@@ -10,7 +10,8 @@ import numpy as np
 from ddm.answers.diagnosis import Diagnosis
 from ddm.data.samples import Data, Samples
 from ddm.datamodel import DistilledDatamodel
-from ddm.groups.partition import Partition, features_of
+from ddm.groups.features import features_of
+from ddm.groups.partition import Partition
 from ddm.report.pictures import SMALL, Pictures
 
 

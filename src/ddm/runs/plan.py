@@ -17,7 +17,8 @@ from ddm.compute.engine import Engine
 from ddm.compute.memory import resident_bytes
 from ddm.data.samples import Samples
 from ddm.distil import MatchingEstimate, estimate_matching
-from ddm.groups.partition import Partition, features_of, kmeans, make_partition, sequential
+from ddm.groups.features import features_of
+from ddm.groups.partition import Partition, kmeans, make_partition, sequential
 from ddm.networks.state import state_of
 from ddm.runs.config import Config
 from ddm.runs.inputs import load_data, read_groups
