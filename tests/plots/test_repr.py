@@ -1,4 +1,4 @@
-"""What data and results say of themselves at a prompt: one sentence, whatever their size."""
+"""The repr of data and results is one sentence, whatever their size."""
 
 from dataclasses import replace
 
@@ -22,9 +22,9 @@ def test_samples_say_their_number_shape_and_classes(digits):
 
 def test_a_target_and_its_trajectory_say_their_size(target):
     count, steps = len(target.trajectory), f"{target.trajectory.steps[-1]:,}"
-    assert repr(target.trajectory) == f"Trajectory of {count} checkpoints over {steps} optimiser steps"
+    assert repr(target.trajectory) == f"Trajectory of {count} checkpoints over {steps} optimizer steps"
     assert repr(target) == (
-        f"Target: ConvNet with {target.flat.size:,} parameters and {count} checkpoints over {steps} optimiser steps"
+        f"Target: ConvNet with {target.flat.size:,} parameters and {count} checkpoints over {steps} optimizer steps"
     )
     assert repr(ddm.Trajectory()) == "Trajectory of 0 checkpoints over no steps"
 

@@ -20,7 +20,7 @@ from ddm.bench.problem import NO_ROWS, Problem
 from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.counterfactual.designs import leave_one_out
 from ddm.distil import distil
-from ddm.plots import LOWERS, RAISES
+from ddm.plots import ACCENT, NEUTRAL
 from ddm.truth.effects import cross_entropy, log_odds
 from ddm.truth.retraining import group_rows
 
@@ -168,8 +168,8 @@ def _figure(problem: Problem, unlearned: np.ndarray, true: np.ndarray) -> Figure
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     axes = figure.add_subplot()
     positions = np.arange(len(unlearned))
-    axes.bar(positions, unlearned, color=RAISES, label=TITLES["ddm-response"])
-    axes.bar(positions, -scale * true, color=LOWERS, label=f"retraining, flipped and scaled by {scale:.2g}")
+    axes.bar(positions, unlearned, color=ACCENT, label=TITLES["ddm-response"])
+    axes.bar(positions, -scale * true, color=NEUTRAL, label=f"retraining, flipped and scaled by {scale:.2g}")
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_xlabel("unlearned group")
     axes.set_ylabel("rise of the mean loss\non the group itself")

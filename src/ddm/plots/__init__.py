@@ -1,17 +1,19 @@
-"""Pictures of results, in colours that colour-blind people can tell apart: one a file."""
+"""Pictures of results, one kind per file, in colours that colour-blind people can tell apart."""
 
-from ddm.plots.colours import LOWERS, RAISES
+from ddm.plots.audit_figures import audit
+from ddm.plots.colours import ACCENT, BAD, GOOD, NEUTRAL
 from ddm.plots.distances import distances
 from ddm.plots.effect_bars import effects
-from ddm.plots.figures import audit
 from ddm.plots.images import image_grid
 from ddm.plots.saving import picture_kind, save
-from ddm.plots.shared import shared_synset
+from ddm.plots.shared_synset import shared_synset
 from ddm.plots.trail import trail
 
 __all__ = [
-    "LOWERS",
-    "RAISES",
+    "ACCENT",
+    "BAD",
+    "GOOD",
+    "NEUTRAL",
     "audit",
     "distances",
     "effects",

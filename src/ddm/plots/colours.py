@@ -1,7 +1,7 @@
-"""The colours of pictures, from Okabe and Ito's palette."""
+"""The colours of pictures. Colour says good or bad, never the sign: the direction of a bar shows the sign."""
 
-RAISES, LOWERS = "#0072B2", "#D55E00"
-"""Of what removing a group raises and lowers, and of any other two things."""
+NEUTRAL, ACCENT = "#5B6B7B", "#0072B2"
+"""Colours without a meaning: for effects of either sign, and for a second series beside them."""
 
-EXACT = "#F0E442"
-"""Of what was retrained, on top of the other two."""
+GOOD, BAD = "#009E73", "#D55E00"
+"""Okabe and Ito's green and vermilion, which colour-blind people can tell apart."""

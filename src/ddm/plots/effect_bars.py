@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddm.plots.colours import LOWERS, RAISES
+from ddm.plots.colours import NEUTRAL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +19,7 @@ ROW = 0.28
 
 
 def effects(attribution: Attribution, count: int) -> Figure:
-    """Bars of the first ``count`` groups of an attribution."""
+    """Plot the effects of the first ``count`` groups of an attribution as bars."""
     from ddm.plots.picture import Picture
 
     shown = min(count, len(attribution))
@@ -32,18 +32,18 @@ def effects(attribution: Attribution, count: int) -> Figure:
 
 
 def bars(axes: Axes, attribution: Attribution, shown: int) -> None:
-    """The first ``shown`` groups of an attribution, a bar each, raising to the right and lowering to the left."""
+    """Draw one bar for each of the first ``shown`` groups: to the right if removing the group raises the value."""
     scores = attribution.scores[:shown]
-    axes.barh(range(shown), np.nan_to_num(scores), color=[RAISES if score > 0 else LOWERS for score in scores])
-    # Names are data: a $ in them does not begin a formula.
+    axes.barh(range(shown), np.nan_to_num(scores), color=NEUTRAL)
+    # Names come from data: a $ in them must not start a formula.
     axes.set_yticks(range(shown), attribution.names[:shown], parse_math=False)
     axes.set_ylim(shown - 0.4, -0.6)
     axes.axvline(0, color="black", linewidth=0.8)
     for row in np.flatnonzero(np.isnan(scores)).tolist():
-        axes.text(0, row, " could not be measured", va="center", fontsize=8)
+        axes.text(0, row, " not measured", va="center", fontsize=8)
     axes.set_xlabel("change of the value\n← removing the group lowers it · removing it raises it →")
 
 
 def with_all(attribution: Attribution) -> str:
-    """What is measured, and its value with all groups."""
+    """The name of the value, and its size with all groups."""
     return f"{attribution.measured}: {attribution.baseline[attribution.focus]:.4g} with all groups"

@@ -1,4 +1,4 @@
-"""Sentences, tables and pictures as HTML. Names are data, so all text is escaped."""
+"""Sentences, tables and pictures as HTML. Names come from data, so all text is escaped."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 def paragraph(text: str) -> str:
-    """A sentence or a few."""
+    """A paragraph of text."""
     return f"<p>{escape(text)}</p>"
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table, its first column to the left and the others, which are numbers, to the right."""
+    """A table with names in the first column, left-aligned, and numbers in the others, right-aligned."""
     lines = [_line("th", headings), *(_line("td", row) for row in rows)]
     return f"<table><thead>{lines[0]}</thead><tbody>{''.join(lines[1:])}</tbody></table>"
 
 
 def data_uri(picture: Image) -> str:
-    """The address of a picture that holds the picture itself, as PNG: no file, no request."""
+    """A picture as a PNG data URI, which needs no file and no request."""
     file = io.BytesIO()
     picture.save(file, "PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def image_grid(images: Tensor, names: Sequence[str], columns: int) -> Figure:
-    """Images ``(K, C, H, W)`` with their names, each scaled to its own range."""
+    """Plot images ``(K, C, H, W)`` with their names, each scaled to its own range."""
     from ddm.plots.picture import Picture
 
     figure = Picture(figsize=(columns * 0.9, -(-len(images) // columns) * 1.1), layout="constrained")
@@ -22,7 +22,7 @@ def image_grid(images: Tensor, names: Sequence[str], columns: int) -> Figure:
 
 
 def show_images(figure: FigureBase, images: Tensor, names: Sequence[str], columns: int) -> None:
-    """The same in a figure that is there, or in a part of one."""
+    """Draw images into an existing figure or a part of it."""
     grid = figure.subplots(-(-len(images) // columns), columns, squeeze=False)
     for axes in grid.flat:
         axes.axis("off")

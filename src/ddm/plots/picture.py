@@ -1,4 +1,4 @@
-"""A figure that shows itself in notebooks."""
+"""A matplotlib figure that notebooks display."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 
 class Picture(Figure):
-    """A matplotlib figure without pyplot's list of open windows, which notebooks would need to show it."""
+    """A figure that notebooks display without pyplot and its list of open windows."""
 
     def _repr_png_(self) -> bytes:
         with io.BytesIO() as file:

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a picture, whole or not at all."""
+    """Write a picture atomically."""
     kind = picture_kind(path)
     with atomic_write(path) as temporary:
         figure.savefig(temporary, format=kind, dpi=120)
 
 
 def picture_kind(path: Path) -> str:
-    """png, svg or pdf, by the path's ending."""
+    """The format of a picture, png, svg or pdf, from the suffix of its path."""
     kind = path.suffix.lstrip(".").lower() or "png"
     if kind not in ("png", "svg", "pdf"):
-        raise InputError(f"a picture can be png, svg or pdf, not '{kind}'.")
+        raise InputError(f"a picture cannot be '{kind}': use png, svg or pdf.")
     return kind

@@ -1,10 +1,9 @@
-"""The trail from class to cluster: effects of classes, those of the clusters of the class found, and exact ones."""
+"""The trail of a trace: effects of the classes, then of the clusters of the strongest class, and exact effects."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddm.plots.colours import EXACT
 from ddm.plots.effect_bars import ROW, bars, with_all
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def trail(trace: Trace, count: int) -> Figure:
-    """At most ``count`` bars of each level, the one found with a black edge; diamonds where it was retrained."""
+    """Plot at most ``count`` bars per level. The result has a black edge; diamonds are effects by retraining."""
     from ddm.plots.picture import Picture
 
     levels = [level.sort() for level in (trace.classes, trace.clusters) if level is not None]
@@ -41,7 +40,7 @@ def trail(trace: Trace, count: int) -> Figure:
 
 
 def mark(axes: Axes, level: Attribution, name: str) -> None:
-    """A black edge around the bar of a group, its name in bold, and an entry in the legend."""
+    """Draw a black edge around the bar of a group, and its name in bold."""
     row = level.names.index(name)
     if row >= len(axes.patches):  # not among the groups shown
         return
@@ -51,11 +50,11 @@ def mark(axes: Axes, level: Attribution, name: str) -> None:
 
 
 def diamonds(axes: Axes, level: Attribution, verified: Attribution) -> None:
-    """The exact effects of the groups that were retrained without, on their rows."""
+    """Draw the exact effects of the groups with a retraining."""
     shown = [name for name in verified.names if level.names.index(name) < len(axes.patches)]
     values = [float(verified.scores[verified.names.index(name)]) for name in shown]
     rows = [level.names.index(name) for name in shown]
-    axes.plot(values, rows, "D", color=EXACT, markeredgecolor="black", label="exact effect, by retraining")
+    axes.plot(values, rows, "D", color="white", markeredgecolor="black", label="exact effect, by retraining")
 
 
 def _title(trace: Trace) -> str:

@@ -1,4 +1,4 @@
-"""The report: one HTML page about a run, complete in itself, for people who will not type commands."""
+"""The report: one self-contained HTML page about a run, for readers who do not use the command line."""
 
 from ddm.report.page import installed, write
 

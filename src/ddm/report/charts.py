@@ -1,4 +1,7 @@
-"""The interactive charts, as Plotly's data and layout. Colours are variables of the style sheet."""
+"""The interactive charts as Plotly's data and layout. Colours are variables of the style sheet.
+
+Colour marks what is bad, never the sign: the direction of a bar and + or − show the sign.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,19 @@ import numpy as np
 Chart = dict[str, Any]
 
 INK, MUTED, LINE, PAPER = "var(--ink)", "var(--muted)", "var(--line)", "var(--paper)"
-SIGNED = [[0, "var(--lowers)"], [0.5, PAPER], [1, "var(--raises)"]]
-"""From lowering over nothing to raising."""
+NEUTRAL, BAD = "var(--neutral)", "var(--bad)"
 
 LARGEST = 46
-"""Pixels across the largest circle of a map."""
+"""Diameter of the largest circle of the map, in pixels."""
 
 _LONGEST = 16
-"""Characters of a name beside an axis."""
+"""Maximum characters of a name on an axis."""
 
 
 def group_map(
-    places: np.ndarray, names: Sequence[str], sizes: np.ndarray, effects: np.ndarray, hover: list[str]
+    places: np.ndarray, names: Sequence[str], sizes: np.ndarray, bad: Sequence[bool], hover: list[str]
 ) -> Chart:
-    """Groups at their places ``(K, 2)``, as large as they are and coloured by their effect on the loss ``(K,)``."""
-    limit = _limit(effects)
+    """Groups at their places ``(K, 2)``, with an area in proportion to their size. The ``bad`` ones are coloured."""
     marks = {
         "x": _plain(places[:, 0]),
         "y": _plain(places[:, 1]),
@@ -41,28 +42,25 @@ def group_map(
             "sizemode": "area",
             "sizeref": 2 * float(sizes.max()) / LARGEST**2,
             "sizemin": 4,
-            "color": _plain(effects),
-            "colorscale": SIGNED,
-            "cmin": -limit,
-            "cmax": limit,
+            "color": _colours(bad),
+            "opacity": 0.45,
             "line": {"color": MUTED, "width": 1},
         },
     }
     return _chart([{"type": "scatter", **marks}], xaxis={"visible": False}, yaxis={"visible": False})
 
 
-def bars(names: Sequence[str], effects: np.ndarray, hover: list[str], title: str) -> Chart:
-    """A bar a group, raising to the right and lowering to the left."""
-    values = _plain(effects)
+def bars(names: Sequence[str], effects: np.ndarray, bad: Sequence[bool], hover: list[str], title: str) -> Chart:
+    """One bar per group, to the right for positive effects. The ``bad`` ones are coloured."""
     trace = {
         "type": "bar",
         "orientation": "h",
-        "x": values,
+        "x": _plain(effects),
         "y": list(range(len(names))),
         "hovertext": hover,
         "hoverinfo": "text",
         "textposition": "none",
-        "marker": {"color": ["var(--raises)" if (value or 0) > 0 else "var(--lowers)" for value in values]},
+        "marker": {"color": _colours(bad)},
     }
     across = {"title": {"text": title, "standoff": 8}, "zerolinecolor": MUTED, "gridcolor": LINE, "nticks": 6}
     return _chart([trace], xaxis=across, yaxis=_names(names, reverse=True))
@@ -74,20 +72,20 @@ def heat(
     columns: Sequence[str],
     hover: list[list[str]],
     *,
-    signed: bool,
+    colour: str = NEUTRAL,
     text: list[list[str]] | None = None,
     titles: tuple[str, str] = ("", ""),
 ) -> Chart:
-    """Values ``(R, C)`` as colours: of either sign around 0, or counts from 0."""
+    """Values ``(R, C)`` as shades of a colour: the stronger, the darker, whatever the sign."""
     limit = _limit(values)
     trace: Chart = {
         "type": "heatmap",
         "z": [_plain(row) for row in values],
         "x": list(range(len(columns))),
         "y": list(range(len(rows))),
-        "zmin": -limit if signed else 0,
+        "zmin": -limit,
         "zmax": limit,
-        "colorscale": SIGNED if signed else [[0, PAPER], [1, "var(--raises)"]],
+        "colorscale": [[0, colour], [0.5, PAPER], [1, colour]],
         "showscale": False,
         "xgap": 1,
         "ygap": 1,
@@ -107,7 +105,7 @@ def heat(
 
 
 def literal(name: str) -> str:
-    """A name as text for Plotly, which takes some tags for markup."""
+    """A name as text for Plotly, which would interpret some tags."""
     return html.escape(name, quote=False)
 
 
@@ -127,7 +125,7 @@ def _chart(data: list[Chart], **axes: Chart) -> Chart:
 
 
 def _names(names: Sequence[str], reverse: bool = False) -> Chart:
-    """An axis of names: numbered, because names may look like numbers or be long."""
+    """An axis with names as labels. Positions are numbers, because Plotly would read some names as numbers."""
     every = max(1, -(-len(names) // 60))
     shown = range(0, len(names), every)
     return {
@@ -142,6 +140,10 @@ def _names(names: Sequence[str], reverse: bool = False) -> Chart:
 
 def _short(name: str) -> str:
     return literal(name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…")
+
+
+def _colours(bad: Sequence[bool]) -> list[str]:
+    return [BAD if one else NEUTRAL for one in bad]
 
 
 def _limit(values: np.ndarray) -> float:

@@ -1,15 +1,15 @@
-"""Section 9: what the run took, and how it was made."""
+"""Section "Cost and settings": the seconds and settings of the run, and the command of the page."""
 
 from __future__ import annotations
 
 from typing import Any
 
 _PRIVATE = ("root", "device", "groups", "groups_hash")
-"""Of a config: where files are on one machine says nothing about the run."""
+"""Settings that are left out, because they describe the machine and not the run."""
 
 
-def cost(facts: dict[str, Any], config: dict[str, Any] | None, command: str) -> dict[str, Any]:
-    """Seconds of each stage, the settings, and the command that makes the page again."""
+def cost_section(facts: dict[str, Any], config: dict[str, Any] | None, command: str) -> dict[str, Any]:
+    """Seconds of each stage, the settings, and the command that writes the page."""
     seconds = facts.get("seconds", {})
     return {
         "seconds": [(stage, f"{value:,.1f}") for stage, value in seconds.items()],
@@ -20,7 +20,7 @@ def cost(facts: dict[str, Any], config: dict[str, Any] | None, command: str) -> 
 
 
 def _tables(config: dict[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """A table for what lies at the top of a config, and one for each part of it."""
+    """One table for the top level of a config, and one for each nested part."""
     parts = {name: value for name, value in config.items() if isinstance(value, dict) and value}
     rest = {name: value for name, value in config.items() if name not in _PRIVATE and not isinstance(value, dict)}
     return [(title, [(name, _said(value)) for name, value in part.items()]) for title, part in _titled(rest, parts)]

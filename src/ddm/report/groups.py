@@ -1,4 +1,4 @@
-"""Section 3: the training set as a map of classes and clusters."""
+"""Section "The groups of the training set": a map of the groups, and a card for each class."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ddm.report.subject import Subject
 
 _THUMBNAILS = 4
 _MAP, _GAP, _PUSHES = np.array([860.0, 440.0]), 0.9, 60
-"""Pixels of a map, how near circles may come as a share of touching, and rounds of pushing them apart."""
+"""Size of the map in pixels, minimum distance of circles relative to touching, and iterations that push them apart."""
 
 _OPEN = 60
-"""Groups up to which all classes are unfolded."""
+"""Up to this many groups all cards are open."""
 
 
-def groups(subject: Subject) -> dict[str, Any]:
-    """The map, and a card a class with its groups."""
+def groups_section(subject: Subject) -> dict[str, Any]:
+    """The map, and a card for each class with its groups."""
     partition, places = subject.partition, flat(subject.centres)
     each = min(_THUMBNAILS, subject.pictures.room(subject.data.train.shape, SMALL) // len(partition))
     return {
@@ -28,7 +28,7 @@ def groups(subject: Subject) -> dict[str, Any]:
             apart(places[0], partition.sizes),
             partition.names,
             partition.sizes,
-            subject.diagnosis.effects["loss"],
+            [subject.is_bad(name) for name in partition.names],
             _hover(subject),
         ),
         "kept": percent(places[1], 0),

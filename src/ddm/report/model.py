@@ -1,4 +1,4 @@
-"""Section 1: what the model is, and how good."""
+"""Section "The model": what it is, and how good."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from ddm.report.numbers import percent, plural
 
 
-def model(facts: dict[str, Any]) -> dict[str, Any]:
+def model_section(facts: dict[str, Any]) -> dict[str, Any]:
     """The facts of a run (``ddm.runs.run.summarise``) as tiles and sentences."""
     samples, accuracy, sizes = facts["samples"], facts["accuracy"], facts["group_sizes"]
     return {

@@ -1,4 +1,4 @@
-"""Numbers as people read them: with a unit, and the sign in words or with a true minus."""
+"""Numbers as text: with a unit, and with the sign in words or as a true minus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page: its sections in order, put into templates, and written as one file that needs no other."""
+"""The page: all sections in order, rendered into one HTML file that needs no other file."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ddm.compute.files import atomic_write
 from ddm.data.samples import Data
 from ddm.datamodel import DistilledDatamodel
 from ddm.errors import InputError
-from ddm.report.confusions import errors
-from ddm.report.cost import cost
-from ddm.report.examples import examples
-from ddm.report.group_effects import effects
-from ddm.report.groups import groups
-from ddm.report.model import model
+from ddm.report.cost import cost_section
+from ddm.report.effects import effects_section
+from ddm.report.errors import errors_section
+from ddm.report.groups import groups_section
+from ddm.report.model import model_section
 from ddm.report.pictures import Pictures
+from ddm.report.predictions import predictions_section
 from ddm.report.subject import Subject
-from ddm.report.suspects import suspects
-from ddm.report.synsets import synsets
-from ddm.report.trust import trust
+from ddm.report.suspects import suspects_section
+from ddm.report.synset import synset_section
+from ddm.report.trust import trust_section
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 SECTIONS = {
     "model": "The model",
     "trust": "How far to trust this page",
-    "groups": "The training set",
-    "effects": "What helps and what harms",
-    "errors": "Errors and their causes",
-    "examples": "Single predictions",
+    "groups": "The groups of the training set",
+    "effects": "The effects of groups: help and harm",
+    "errors": "The errors and their causes",
+    "predictions": "Single predictions",
     "synset": "The synset",
-    "suspects": "Suspicious samples",
+    "suspects": "Suspect samples",
     "cost": "Cost and settings",
 }
-"""In the order of the page."""
+"""Section of each file and template, in the order of the page."""
 
 
 def write(
@@ -50,12 +50,12 @@ def write(
     images: bool = True,
     command: str = "ddm report RUN",
 ) -> dict[str, Any]:
-    """Write the page of a datamodel to ``out``, and return what it says in numbers.
+    """Write the page of a datamodel to ``out``, and return its main numbers.
 
     facts:   of the run, as ``ddm.runs.run.summarise`` gives them, with ``seconds`` where known
-    split:   where single predictions are taken from; the diagnosis is that of the validation samples
-    images:  whether pictures of samples may be shown
-    command: what makes the page again
+    split:   the split of the single predictions; the diagnosis always uses the validation samples
+    images:  show pictures of samples
+    command: the command that writes the page
     """
     environment, script, asked = _environment(), plotly_script(), data.split(split)
     diagnosis = datamodel.diagnose(data.validation, data.train)
@@ -63,6 +63,7 @@ def write(
     page = environment.get_template("page.html.jinja").render(
         sections=SECTIONS,
         plotly=script,
+        findings=diagnosis.sentences()[:-1],  # the last one is about trust, which has a section
         images_left_out=subject.pictures.images and not images,
         has_images=subject.pictures.images,
         **_contents(subject, facts, command),
@@ -73,23 +74,23 @@ def write(
 
 
 def installed() -> bool:
-    """Whether what a page is made with is there."""
+    """True if Jinja2 and Plotly are installed."""
     return find_spec("jinja2") is not None and find_spec("plotly") is not None
 
 
 def _contents(subject: Subject, facts: dict[str, Any], command: str) -> dict[str, Any]:
-    """What each section says. The map comes last: it takes the room for pictures that the others leave."""
+    """What each section says. The groups come last: their pictures use the space that the others leave."""
     contents = {
-        "model": model(facts),
-        "trust": trust(subject.datamodel.audited),
-        "effects": effects(subject),
-        "errors": errors(subject),
-        "examples": examples(subject),
-        "synset": synsets(subject),
-        "suspects": suspects(subject),
-        "cost": cost(facts, subject.datamodel.config, command),
+        "model": model_section(facts),
+        "trust": trust_section(subject.datamodel.audited),
+        "effects": effects_section(subject),
+        "errors": errors_section(subject),
+        "predictions": predictions_section(subject),
+        "synset": synset_section(subject),
+        "suspects": suspects_section(subject),
+        "cost": cost_section(facts, subject.datamodel.config, command),
     }
-    return contents | {"groups": groups(subject)}
+    return contents | {"groups": groups_section(subject)}
 
 
 def _summary(subject: Subject, out: Path) -> dict[str, Any]:
@@ -126,7 +127,7 @@ def _environment() -> Environment:
 
 
 def plotly_script() -> str:
-    """Plotly's JavaScript, to be put into the page."""
+    """Plotly's JavaScript, which the page includes."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:

@@ -1,4 +1,4 @@
-"""Pictures as PNG data URIs, few and small enough that a page stays below its size."""
+"""Pictures as PNG data URIs, within a limit on the size of the page."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from ddm.data.samples import Samples
 from ddm.plots.html import data_uri
 
 BUDGET = 4_000_000
-"""Characters that all pictures of a page may take."""
+"""Maximum characters of all pictures of a page."""
 
 SIDE, SMALL = 64, 32
-"""Pixels that a picture, and a thumbnail, may have in height and width; larger ones are averaged down."""
+"""Maximum height and width of a picture and of a thumbnail, in pixels; larger ones are averaged down."""
 
 
 class Pictures:
-    """Pictures of samples, as long as there is room for them.
+    """Encodes samples as pictures until the budget is used up.
 
-    shown: whether samples may be shown at all: they are images, and the user does not mind
+    images: the samples are images
+    shown:  the samples are images, and the user allows pictures of them
     """
 
     def __init__(self, samples: Samples, wanted: bool, budget: int = BUDGET) -> None:
@@ -32,7 +33,7 @@ class Pictures:
         self._stretch = _range(samples)
 
     def of(self, samples: Samples, rows: Sequence[int], side: int = SIDE) -> list[str]:
-        """A data URI for each of some samples: none where they are not to be shown, fewer where room is short."""
+        """A data URI for each sample: none if samples may not be shown, fewer if the budget ends."""
         if not self.shown or not len(rows):
             return []
         low, high = self._stretch
@@ -47,11 +48,11 @@ class Pictures:
         return self._kept([_png(one, float(one.min()), float(one.max())) for one in pictures])
 
     def room(self, shape: tuple[int, ...], side: int = SIDE) -> int:
-        """How many more pictures of samples of this shape certainly fit."""
+        """The number of further pictures of this shape that certainly fit into the budget."""
         if not self.shown:
             return 0
         height, width = _fitted(shape[1], shape[2], side)
-        worst = height * (width * shape[0] + 1) * 1.01 + 200  # what PNG makes of noise, with its headers
+        worst = height * (width * shape[0] + 1) * 1.01 + 200  # PNG of noise, with headers
         return max(0, int(self.left / (worst * 4 / 3)))
 
     def _kept(self, pictures: list[str]) -> list[str]:
@@ -65,25 +66,19 @@ class Pictures:
 
 
 def strip(values: np.ndarray) -> str:
-    """Signed values ``(rows, columns)`` as a picture of a pixel each, fainter towards 0, for any background."""
+    """Signed values ``(rows, columns)`` as one grey pixel each: dark for positive, light for negative."""
     size = max(float(np.quantile(np.abs(values), 0.98)), 1e-12)
-    pixels = np.empty((*values.shape, 4), dtype=np.uint8)
-    pixels[..., :3] = np.where(values[..., None] > 0, _RAISES, _LOWERS)
-    pixels[..., 3] = np.rint(255 * np.clip(np.abs(values) / size, 0, 1))
-    return data_uri(Image.fromarray(pixels, "RGBA"))
-
-
-_RAISES, _LOWERS = np.array([30, 130, 200]), np.array([223, 110, 20])
-"""The colours of ``ddm.plots``, between those of a light and of a dark page."""
+    grey = np.rint(127.5 - 127.5 * np.clip(values / size, -1, 1)).astype(np.uint8)
+    return data_uri(Image.fromarray(grey))
 
 
 def is_image(shape: tuple[int, ...]) -> bool:
-    """Whether inputs of this shape can be looked at."""
+    """True if inputs of this shape are grey or colour images."""
     return len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) > 1
 
 
 def _range(samples: Samples) -> tuple[float, float]:
-    """What is black and what is white."""
+    """The values of black and white."""
     if samples.raw.is_floating_point():
         return float(samples.raw.min()), float(samples.raw.max())
     return 0.0, 255.0

@@ -1,4 +1,4 @@
-"""What a page is about: a datamodel, its data, what was found out about it, and what may be shown."""
+"""The subject of a page: a datamodel, its data, its diagnosis, and the pictures that may be shown."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from ddm.report.pictures import SMALL, Pictures
 class Subject:
     """The subject of a page.
 
-    diagnosis: what was found on the validation samples
-    asked:     the samples that single predictions are taken from, of the split of that name
-    pictures:  of samples, where they may be shown
+    diagnosis: findings on the validation samples
+    split:     name of the split of the single predictions
+    asked:     the samples of that split
+    pictures:  encodes samples, if they may be shown
     """
 
     datamodel: DistilledDatamodel
@@ -38,7 +39,7 @@ class Subject:
 
     @cached_property
     def features(self) -> np.ndarray:
-        """What the target's last layer is given, for each training sample ``(n, F)``."""
+        """Inputs of the network's last layer for each training sample ``(n, F)``."""
         return features_of(self.data.train, None, self.datamodel.target)
 
     @cached_property
@@ -46,14 +47,18 @@ class Subject:
         """The mean features of each group ``(K, F)``."""
         return np.stack([self.features[self.partition.rows(k)].mean(0) for k in range(len(self.partition))])
 
+    def is_bad(self, group: str) -> bool:
+        """True if the diagnosis calls the group harmful or its labels noisy."""
+        return group in {finding.group for finding in (*self.diagnosis.harmful, *self.diagnosis.noisy)}
+
     def typical(self, number: int, count: int) -> list[int]:
-        """Training samples of a group that lie nearest to its mean."""
+        """The training samples of a group nearest to its mean."""
         rows = self.partition.rows(number)
         distances = np.square(self.features[rows] - self.centres[number]).sum(1)
         return [int(row) for row in rows[np.argsort(distances, kind="stable")[:count]]]
 
     def thumbnails(self, group: str, count: int) -> list[str]:
-        """Small pictures of such samples."""
+        """Small pictures of the most typical samples of a group."""
         if not self.pictures.shown:
             return []
         return self.pictures.of(self.data.train, self.typical(self.partition.index(group), count), SMALL)

@@ -1,4 +1,4 @@
-"""Section 8: training samples that look mislabelled."""
+"""Section "Suspect samples": training samples that look mislabelled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddm.report.subject import Subject
 _SHOWN = 24
 
 
-def suspects(subject: Subject) -> dict[str, Any]:
+def suspects_section(subject: Subject) -> dict[str, Any]:
     """Samples of harmful or noisy groups whose label the model without their group finds unlikely."""
     found = subject.diagnosis.suspects
     pictures = subject.pictures.of(subject.data.train, [suspect.row for suspect in found[:_SHOWN]])

@@ -1,4 +1,4 @@
-"""Section 2: how far to trust the page, by the audit."""
+"""Section "How far to trust this page": the figures of the audit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddm.truth.audit import KEYS, RUNS, SAME, Audit
 from ddm.truth.figures import label_of, meaning_of
 
 
-def trust(audit: Audit | None) -> dict[str, Any] | None:
+def trust_section(audit: Audit | None) -> dict[str, Any] | None:
     """The audit's sentence, a gauge for each figure, and all figures as a table; None without an audit."""
     if audit is None:
         return None

@@ -1,4 +1,4 @@
-"""Section 5: errors, and the groups that cause each frequent confusion."""
+"""Section "The errors and their causes": the groups that cause each frequent confusion."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ddm.report.subject import Subject
 _CONFUSIONS, _CAUSES, _PICTURES, _THUMBNAILS = 6, 3, 6, 4
 
 _TEXT = 25
-"""Classes up to which counts are written into the confusion matrix."""
+"""Up to this many classes the confusion matrix shows its counts."""
 
 
-def errors(subject: Subject) -> dict[str, Any]:
-    """The confusion matrix of the validation samples, and each frequent confusion with what causes it."""
+def errors_section(subject: Subject) -> dict[str, Any]:
+    """The confusion matrix of the validation samples, and the causes of each frequent confusion."""
     found = subject.diagnosis
     wrong = int(found.counts.sum() - found.counts.trace())
     return {
         "wrong": wrong,
-        "asked": plural(int(found.counts.sum()), "validation sample"),
+        "samples": plural(int(found.counts.sum()), "validation sample"),
         "matrix": _matrix(subject),
         "confusions": [_confusion(subject, confusion) for confusion in found.confusions[:_CONFUSIONS]],
         "more": plural(left, "less frequent kind") if (left := len(found.confusions) - _CONFUSIONS) > 0 else None,
@@ -29,7 +29,7 @@ def errors(subject: Subject) -> dict[str, Any]:
 
 
 def _matrix(subject: Subject) -> charts.Chart:
-    """Errors only are coloured: right answers are many, and would leave the rest pale."""
+    """The confusion matrix. Only errors are coloured, in the colour for bad."""
     found = subject.diagnosis
     coloured = found.counts.astype(float)
     coloured[range(len(coloured)), range(len(coloured))] = 0
@@ -48,7 +48,7 @@ def _matrix(subject: Subject) -> charts.Chart:
         found.classes,
         found.classes,
         hover,
-        signed=False,
+        colour=charts.BAD,
         text=text if len(found.classes) <= _TEXT else None,
         titles=("true class", "predicted class"),
     )

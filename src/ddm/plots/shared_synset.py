@@ -1,10 +1,9 @@
-"""A synset whose groups share their images: the images, and what the soft targets of each group ask of them."""
+"""A synset whose groups share their images: the images, and the soft targets of each group."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddm.plots.colours import LOWERS, RAISES
 from ddm.plots.images import show_images
 
 if TYPE_CHECKING:
@@ -15,11 +14,11 @@ if TYPE_CHECKING:
     from ddm.distil.synset import Synset
 
 _LABELS = 60
-"""Names that fit on an axis."""
+"""Maximum number of names on an axis."""
 
 
 def shared_synset(synset: Synset, columns: int) -> Figure:
-    """The images on the left, each scaled to its own range; the soft targets of each group on the right."""
+    """Plot the images, each scaled to its own range, and beside them the soft targets of each group."""
     from ddm.plots.picture import Picture
 
     images, classes = synset.images[0], synset.targets.shape[2]
@@ -34,22 +33,19 @@ def shared_synset(synset: Synset, columns: int) -> Figure:
 
 
 def pulls(synset: Synset) -> Tensor:
-    """Mean soft target of each group over the images ``(K, L)``, less its mean over groups."""
+    """Mean soft target of each group over the images ``(K, L)``, minus the mean over groups."""
     mean = synset.targets.mean(1)
     return mean - mean.mean(0)
 
 
 def _targets(axes: Axes, synset: Synset) -> None:
-    from matplotlib.colors import LinearSegmentedColormap
-
     values = pulls(synset)
     limit = max(float(values.abs().max()), 1e-12)
-    colours = LinearSegmentedColormap.from_list("signed", [LOWERS, "white", RAISES])
-    drawn = axes.imshow(values.numpy(), cmap=colours, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+    image = axes.imshow(values.numpy(), cmap="gray_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
     rows = range(0, len(synset), -(-len(synset) // _LABELS))
     axes.set_yticks(rows, [synset.names[row] for row in rows], fontsize=7, parse_math=False)
     axes.set_xticks(range(0, values.shape[1], -(-values.shape[1] // _LABELS)))
     axes.set_ylabel("group removed")
     axes.set_xlabel("class, by number")
-    axes.set_title("soft targets: mean over the images,\nless the mean over groups", fontsize=10)
-    axes.figure.colorbar(drawn, label="probability of the class\n← lower than for other groups · higher →")
+    axes.set_title("soft targets: mean over the images,\nminus the mean over groups", fontsize=10)
+    axes.figure.colorbar(image, label="probability of the class\n← lower than for other groups · higher →")

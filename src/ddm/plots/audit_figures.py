@@ -1,4 +1,4 @@
-"""The figures of an audit."""
+"""The figures of an audit, with their intervals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddm.plots.colours import LOWERS, RAISES
+from ddm.plots.colours import ACCENT, NEUTRAL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from ddm.truth.audit import Audit
 
 
-def audit(found: Audit, labels: Mapping[str, str]) -> Figure:
-    """Each figure of an audit with its interval, the score of another retraining, and the noise ceiling.
+def audit(result: Audit, labels: Mapping[str, str]) -> Figure:
+    """Plot each figure of an audit with its interval, the score of another retraining, and the noise ceiling.
 
-    labels: what to call each figure
+    labels: the name of each figure
     """
     from ddm.plots.picture import Picture
 
-    figures = found.figures["same run"]
+    figures = result.figures["same run"]
     names = [name for name, figure in figures.items() if figure["value"] is not None]
     figure = Picture(figsize=(7, 1.2 + 0.5 * len(names)), layout="constrained")
     axes = figure.add_subplot()
@@ -30,16 +30,16 @@ def audit(found: Audit, labels: Mapping[str, str]) -> Figure:
         value, low, high, retrain, ceiling = (figures[name][key] for key in _KEYS)
         assert value is not None
         spread = [[value - (value if low is None else low)], [(value if high is None else high) - value]]
-        axes.errorbar(value, row, xerr=np.maximum(spread, 0), fmt="o", color=RAISES, capsize=3)
+        axes.errorbar(value, row, xerr=np.maximum(spread, 0), fmt="o", color=ACCENT, capsize=3)
         for mark, position in (("D", retrain), ("|", ceiling)):
             if position is not None:
-                axes.plot(position, row, mark, color=LOWERS, markersize=7 if mark == "D" else 18)
-    axes.plot([], [], "o", color=RAISES, label="this datamodel, 95 % interval")
-    axes.plot([], [], "D", color=LOWERS, label="another retraining")
-    axes.plot([], [], "|", color=LOWERS, markersize=12, label="noise ceiling")
+                axes.plot(position, row, mark, color=NEUTRAL, markersize=7 if mark == "D" else 18)
+    axes.plot([], [], "o", color=ACCENT, label="this datamodel, 95 % interval")
+    axes.plot([], [], "D", color=NEUTRAL, label="another retraining")
+    axes.plot([], [], "|", color=NEUTRAL, markersize=12, label="noise ceiling")
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_yticks(range(len(names)), [labels[name] for name in names])
-    axes.set_xlim(max(axes.get_xlim()[0], _FURTHEST[0]), min(axes.get_xlim()[1], _FURTHEST[1]))
+    axes.set_xlim(max(axes.get_xlim()[0], _LIMITS[0]), min(axes.get_xlim()[1], _LIMITS[1]))
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlabel("agreement with retraining: 0 is chance, 1 is perfect")
     figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
@@ -48,5 +48,5 @@ def audit(found: Audit, labels: Mapping[str, str]) -> Figure:
 
 _KEYS = ("value", "low", "high", "retrain", "ceiling")
 
-_FURTHEST = (-1.1, 2.1)
-"""A slope has no bounds: what lies further out is cut off, so that the other figures stay readable."""
+_LIMITS = (-1.1, 2.1)
+"""Limits of the axis. A slope has no bounds, and values far outside would squeeze the other figures."""

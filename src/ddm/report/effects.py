@@ -1,4 +1,4 @@
-"""Section 4: the groups that help and harm most, and what removing each would do."""
+"""Section "The effects of groups": the groups that help and harm most."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ddm.report.numbers import percent, plural, points, raised, raised_value, si
 from ddm.report.subject import Subject
 
 _SHOWN = 8
-"""Groups at either end."""
+"""Maximum number of helpful groups, and of harmful ones."""
 
 _COLUMNS = 20
-"""Classes beside each other, those that change most."""
+"""Maximum number of classes in the heat map: those that change most."""
 
 _THUMBNAILS = 3
 
 
-def effects(subject: Subject) -> dict[str, Any]:
-    """Both ends of the order by the effect on the loss: as bars, as rows, and class by class."""
+def effects_section(subject: Subject) -> dict[str, Any]:
+    """The groups with the largest effects on the loss, of either sign: as bars, as tables, and per class."""
     found = subject.diagnosis
     helping, harming = ends(found.effects["loss"], _SHOWN)
     chosen = np.concatenate([helping, harming[::-1]])
@@ -28,12 +28,12 @@ def effects(subject: Subject) -> dict[str, Any]:
     return {
         "loss": f"{found.loss:.4f}",
         "accuracy": percent(found.accuracy),
-        "sentences": found.sentences()[:-1],  # the last one is the audit's, which has a section
         "bars": charts.bars(
             names,
             found.effects["loss"][chosen],
+            [subject.is_bad(name) for name in names],
             [_hover(subject, int(k)) for k in chosen],
-            "change of the loss: ← falls · rises →",
+            "change of the loss without the group: ← falls · rises →",
         ),
         "helping": [_row(subject, int(k)) for k in helping],
         "harming": [_row(subject, int(k)) for k in harming],
@@ -45,7 +45,7 @@ def effects(subject: Subject) -> dict[str, Any]:
 
 
 def ends(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where the most positive and the most negative of some values are, at most ``count`` of each, largest first."""
+    """Positions of the most positive and the most negative values, at most ``count`` of each, largest first."""
     order = np.argsort(-np.where(np.isfinite(values), values, 0.0), kind="stable")
     raising = [k for k in order if values[k] > 0][:count]
     lowering = [k for k in order[::-1] if values[k] < 0][:count]
@@ -67,7 +67,7 @@ def _row(subject: Subject, number: int) -> dict[str, Any]:
 
 
 def _most_changed(subject: Subject, number: int) -> dict[str, str] | None:
-    """The class whose recall changes most, and by how many points; None where none does."""
+    """The class whose recall changes most, and by how many points; None if no recall changes."""
     recall = np.nan_to_num(subject.diagnosis.effects["recall"][number])
     label = int(np.abs(recall).argmax())
     if not recall[label]:
@@ -92,9 +92,7 @@ def _classwise(subject: Subject, chosen: np.ndarray, what: str) -> charts.Chart:
         for group, row in zip(names, shown, strict=True)
     ]
     text = [[f"{value:+.0f}".replace("-", "−") if abs(value) >= 0.5 else "" for value in row] for row in shown]
-    return charts.heat(
-        shown, names, classes, hover, signed=True, text=text, titles=("group removed", f"class ({_CALLED[what]})")
-    )
+    return charts.heat(shown, names, classes, hover, text=text, titles=("group removed", f"class ({_CALLED[what]})"))
 
 
 _CALLED = {"recall": "recall", "f1": "F1"}

@@ -1,4 +1,4 @@
-"""Section 7: the synset as pictures, beside real samples."""
+"""Section "The synset": its synthetic images beside real samples."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from ddm.report.group_effects import ends
+from ddm.report.effects import ends
 from ddm.report.pictures import strip
 from ddm.report.subject import Subject
 
 _BANK, _STRIPS, _GROUPS, _COLUMNS = 16, 4, 12, 48
 
 
-def synsets(subject: Subject) -> dict[str, Any]:
-    """What a run has: one bank of images with targets for each group, or images for each group."""
+def synset_section(subject: Subject) -> dict[str, Any]:
+    """One bank of images with targets for each group, or images for each group."""
     synset, settings = subject.datamodel.synset, subject.datamodel.settings
     noise = settings.start_images == "noise"
     facts = {
@@ -28,7 +28,7 @@ def synsets(subject: Subject) -> dict[str, Any]:
 
 
 def _bank(subject: Subject, facts: dict[str, Any]) -> dict[str, Any]:
-    """Some images of the bank, and what each group's targets ask to change of the model's answers on them."""
+    """Some images of the bank, and how each group's targets differ from the model's answers on them."""
     datamodel = subject.datamodel
     images = datamodel.synset.images[0]
     shown = [] if facts["hidden"] else subject.pictures.synthetic(images[:_BANK])
@@ -36,7 +36,7 @@ def _bank(subject: Subject, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _strip(subject: Subject, number: int) -> dict[str, Any]:
-    """q̃ − p, a row a class and a column an image."""
+    """q̃ − p as a picture, one row per class and one column per image."""
     synset, target = subject.datamodel.synset, subject.datamodel.target
     predicted = target.outputs(synset.images[0][:_COLUMNS].to(target.theta)).softmax(1).cpu()
     asked = synset.step_sizes[number] * (synset.targets[number][:_COLUMNS] - predicted)

@@ -1,4 +1,4 @@
-"""Section 6: a handful of predictions, the groups behind each, and what would be predicted without them."""
+"""Section "Single predictions": the groups behind a few predictions, and the prediction without them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ddm.report.numbers import percent, points, signed
 from ddm.report.subject import Subject
 
 _REMOVED = 3
-"""Groups that are removed together, the strongest drivers of a prediction."""
+"""Number of groups removed together: the strongest drivers of a prediction."""
 
 _CLASSES, _SAMPLES, _THUMBNAILS = 4, 6, 3
 
 
-def examples(subject: Subject) -> dict[str, Any]:
-    """The story of each chosen prediction."""
+def predictions_section(subject: Subject) -> dict[str, Any]:
+    """One card for each chosen prediction."""
     x, y = subject.asked.batch()
     chosen = choose(subject.datamodel.target.outputs(x).cpu(), y)
     return {"split": subject.split, "stories": [_story(subject, title, row) for title, row in chosen]}
 
 
 def choose(logits: Tensor, labels: Tensor) -> list[tuple[str, int]]:
-    """Rows of logits ``(n, L)`` worth telling: errors made with and without doubt, close calls, and a sure answer."""
+    """Rows of logits ``(n, L)`` to show: the least and most confident of the wrong and of the right answers."""
     probabilities = logits.softmax(1)
     best = probabilities.topk(min(2, probabilities.shape[1]), dim=1).values.numpy()
     lead = best[:, 0] - best[:, -1]
