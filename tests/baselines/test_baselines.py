@@ -34,8 +34,6 @@ def score_request():
     )
     groups = from_groups(train, list("aabbbc"))
     return ScoreRequest(target_of(identity_network()), train, groups, test, test[[0, 1]], seed=3)
-        target_of(identity_network()), train, from_groups(train, list("aabbbc")), test, test[[0, 1]], seed=3
-    )
 
 
 def test_centroid_scores_are_negative_distances_to_group_centres(score_request):

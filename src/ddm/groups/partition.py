@@ -182,9 +182,7 @@ def from_groups(samples: Samples, groups: Sequence[Any] | np.ndarray) -> Partiti
     except (TypeError, ValueError):
         raise InputError("groups must be numbers or words, one kind for all of them.") from None
     if values.shape != (len(samples),):
-        raise InputError(
-            f"groups of shape {values.shape} do not fit {len(samples)} training samples: give one each."
-        )
+        raise InputError(f"groups of shape {values.shape} do not fit {len(samples)} training samples: give one each.")
     if len({str(name) for name in names}) < len(names):
         raise InputError("some groups differ but look the same as text: rename them.")
     labels = samples.labels.numpy()
