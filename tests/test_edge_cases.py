@@ -108,7 +108,7 @@ def test_numbers_stay_finite(x, options, matching):
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int32, np.int64])
-def test_other_numbers_are_read_as_float32(dtype):
+def test_numbers_of_other_types_are_read_as_float32(dtype):
     x = (9 * images()).astype(dtype)
     found, expected = (Samples.from_arrays(values, LABELS).batch()[0] for values in (x, x.astype(np.float32)))
     assert found.dtype == torch.float32
@@ -152,7 +152,7 @@ def with_value(value):
     ],
     ids=["NaN", "infinite", "complex", "negative", "halves", "NaN labels", "constant", "empty"],
 )
-def test_what_cannot_be_used_is_refused(x, labels, words, refused):
+def test_unusable_samples_are_refused(x, labels, words, refused):
     with refused(*words):
         Samples.from_arrays(x, labels)
 

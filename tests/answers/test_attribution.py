@@ -196,7 +196,7 @@ def with_synset(datamodel, **changes):
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_where_no_group_can_be_removed_that_is_said(datamodel, digits, steps):
+def test_attribution_is_refused_if_no_group_can_be_removed(datamodel, digits, steps):
     stopped = with_synset(datamodel, stopped=dict.fromkeys(datamodel.partition.names, "it stopped."), steps=steps)
     with pytest.raises(InputError, match="none of these groups can be removed"):
         stopped.attribute(digits.test[0])
@@ -218,3 +218,9 @@ def test_a_stopped_group_is_reported_as_unknown_and_ranked_last(digits, datamode
     np.testing.assert_allclose(found.scores[others], whole.scores[others], rtol=1e-4, atol=1e-8)
     assert found.order()[-1] == 4
     assert found.to_dict()["groups"][-1]["effect"] == [None]
+
+
+def test_fast_attributions_agree_with_those_of_models(datamodel, digits):
+    x, y = digits.test.batch(slice(0, 20))
+    slow, fast = (datamodel.attribute((x, y), "loss", fast=fast).scores for fast in (False, True))
+    assert np.corrcoef(slow, fast)[0, 1] > 0.95

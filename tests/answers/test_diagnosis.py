@@ -86,7 +86,7 @@ def test_the_first_three_lines_name_the_groups_that_hold_most_planted_samples(he
     assert f"labelled {WRONG} that look like {TRUE}." in lines[0]
 
 
-def test_most_samples_under_suspicion_were_planted(planted, diagnosis):
+def test_most_suspects_were_planted(planted, diagnosis):
     _, rows = planted
     suspects = [suspect.row for suspect in diagnosis.suspects]
     assert np.isin(suspects[:10], rows).mean() > 0.5
@@ -165,7 +165,7 @@ def test_useless_groups_change_nothing_noticeable_and_no_group_is_two_things_at_
     assert not useless & {finding.group for finding in (*found.harmful, *found.noisy)}
 
 
-def test_a_class_that_is_not_asked_about_is_not_called_mislabelled(datamodel, digits):
+def test_groups_of_classes_without_held_out_samples_are_not_called_mislabelled(datamodel, digits):
     some = digits.validation[np.flatnonzero(digits.validation.labels < 5)]
     assert {finding.label for finding in datamodel.diagnose(some).noisy} <= set("01234")
 
@@ -241,7 +241,7 @@ def test_a_model_that_knows_little_says_that_it_cannot_judge_labels(found):
     assert "right on only 40%" in said
 
 
-def test_it_is_told_in_sentences_tables_and_html(found, datamodel):
+def test_a_diagnosis_has_sentences_tables_and_html(found, datamodel):
     sentences = found.sentences()
     assert sentences[-1] == datamodel.trust
     assert any(sentence.startswith("Most frequent error: ") for sentence in sentences)

@@ -45,7 +45,7 @@ def test_the_three_distances_are_those_of_the_paper():
     assert values["stability"] == pytest.approx(float((1 / (1 + shift)).mean()))
 
 
-def test_the_loss_is_the_targets_own():
+def test_the_loss_objective_is_the_loss_of_the_target():
     outputs, baseline, labels = outputs_and_labels(0, 7, 4)
     own = resolve("loss", lambda f, y: F.cross_entropy(f, y, label_smoothing=0.3))
     assert float(own.measure(outputs, baseline, labels)) == pytest.approx(
@@ -53,7 +53,7 @@ def test_the_loss_is_the_targets_own():
     )
 
 
-def test_many_models_are_measured_as_one_by_one():
+def test_a_stack_of_models_has_the_same_values_as_single_models():
     outputs, baseline, labels = outputs_and_labels(0, 7, 4)
     stacked = torch.stack([outputs, baseline, outputs * 2])
     for objective in OBJECTIVES.values():

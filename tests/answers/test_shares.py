@@ -25,7 +25,7 @@ def test_shares_add_up_to_the_effect_of_the_group(datamodel, question, objective
     assert (np.diff(found.values * np.sign(found.effect)) <= 1e-12).all()
 
 
-def test_by_default_they_are_of_the_group_that_is_traced(datamodel, question):
+def test_by_default_shares_are_those_of_the_traced_group(datamodel, question):
     assert datamodel.shares(question).group == datamodel.trace(question).group
 
 
@@ -60,7 +60,7 @@ def test_retraining_without_the_top_half_does_more_than_without_the_bottom_half(
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        exact = Retraining(target, data.train, folder)
+        retraining = Retraining(target, data.train, folder)
         wins = []
         for index in unsure.tolist():
             question = x[index : index + 1], y[index : index + 1]
@@ -69,7 +69,7 @@ def test_retraining_without_the_top_half_does_more_than_without_the_bottom_half(
             half = len(shares) // 2
             base = torch.nn.functional.cross_entropy(target.outputs(question[0]), question[1])
             losses = torch.nn.functional.cross_entropy(
-                exact.outputs([shares.rows[:half], shares.rows[-half:]], 0, question[0])[:, 0],
+                retraining.outputs([shares.rows[:half], shares.rows[-half:]], 0, question[0])[:, 0],
                 question[1].expand(2),
                 reduction="none",
             )
@@ -92,45 +92,10 @@ def test_counting_objectives_and_missing_training_sets_are_refused(refused, data
     np.testing.assert_allclose(found.values, whole, rtol=1e-3, atol=1e-3 * np.abs(whole).max())
 
 
-def test_shares_can_be_looked_at(datamodel, digits, question, tmp_path):
+def test_shares_have_a_table_a_plot_and_html(datamodel, digits, question, tmp_path):
     found = datamodel.shares(question, 4)
     found.plot(digits.train, 3).savefig(tmp_path / "shares.png")
     assert (tmp_path / "shares.png").stat().st_size > 1000
     assert len(found.to_dataframe()) == len(found)
     assert "shares" in repr(found)
     assert [one["sample"] for one in found.to_dict()["samples"]] == found.rows.tolist()
-
-
-def test_verified_answers_are_those_of_retraining(datamodel, digits, question, tmp_path, capsys):
-    found = datamodel.trace(question, verify=2, directory=tmp_path)
-    assert "3 retrainings: 2 without one group each, and one with all groups" in capsys.readouterr().err
-    candidates = [name for name, _ in found.clusters.top(2)]
-    assert set(found.verified.names) == set(candidates)
-    exact = Retraining(datamodel.target, digits.train, tmp_path)
-    base = datamodel.target.outputs(question[0][None]).softmax(1)
-    for name, effect in found.verified.top(2):
-        outputs = exact.outputs([datamodel.partition.members(name)], 0, question[0][None])[0].softmax(1)
-        assert effect == pytest.approx(float((outputs - base).square().sum()), rel=1e-4)
-    assert (found.group, found.effect) == found.verified.top(1)[0]
-    assert found.to_dict()["verified"]["groups"][0]["group"] == found.group
-    assert "verified" in repr(found)
-
-
-def test_verified_effects_compare_retrainings_with_each_other_not_with_the_target(datamodel, question):
-    """A retraining may differ from the target for other reasons than a removal, such as its number of threads."""
-    target = datamodel.target
-
-    def biased(rows, order):
-        network = target.flat.module(target.theta, target.fixed)
-        with torch.no_grad():
-            list(network.parameters())[-1].add_(torch.arange(10.0) + (len(rows) > 0))
-        return network
-
-    found = datamodel.trace(question, "logits", verify=2, by=biased, workers=1)
-    np.testing.assert_allclose(found.verified.matrix, 1.0, atol=1e-4)
-
-
-def test_fast_attributions_agree_with_those_of_models(datamodel, digits):
-    x, y = digits.test.batch(slice(0, 20))
-    exact, fast = (datamodel.attribute((x, y), "loss", fast=fast).scores for fast in (False, True))
-    assert np.corrcoef(exact, fast)[0, 1] > 0.95

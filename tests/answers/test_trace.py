@@ -1,7 +1,18 @@
+"""Traces: the search by class and cluster, and verification by retraining."""
+
 import numpy as np
 import pytest
+import torch
 
 import ddm
+from ddm.truth.retraining import Retraining
+
+
+@pytest.fixture(scope="module")
+def question(digits, datamodel):
+    """The test sample that the target is least sure of."""
+    x, _ = digits.test.batch()
+    return digits.test[int(datamodel.target.outputs(x).softmax(1).amax(1).argmin())]
 
 
 @pytest.mark.parametrize("objective", ["prediction", "correctness", "probabilities", "accuracy"])
@@ -53,3 +64,32 @@ def test_the_strongest_effect_on_stability_is_the_group_that_moves_the_predictio
     moved = datamodel.trace(digits.test[0], "prediction", full=True)
     assert stable.group == moved.group
     assert stable.effect == stable.clusters.scores.min()
+
+
+def test_verified_effects_are_those_of_retraining(datamodel, digits, question, tmp_path, capsys):
+    found = datamodel.trace(question, verify=2, directory=tmp_path)
+    assert "3 retrainings: 2 without one group each, and one with all groups" in capsys.readouterr().err
+    candidates = [name for name, _ in found.clusters.top(2)]
+    assert set(found.verified.names) == set(candidates)
+    retraining = Retraining(datamodel.target, digits.train, tmp_path)
+    base = datamodel.target.outputs(question[0][None]).softmax(1)
+    for name, effect in found.verified.top(2):
+        outputs = retraining.outputs([datamodel.partition.members(name)], 0, question[0][None])[0].softmax(1)
+        assert effect == pytest.approx(float((outputs - base).square().sum()), rel=1e-4)
+    assert (found.group, found.effect) == found.verified.top(1)[0]
+    assert found.to_dict()["verified"]["groups"][0]["group"] == found.group
+    assert "verified" in repr(found)
+
+
+def test_verified_effects_compare_retrainings_with_each_other_not_with_the_target(datamodel, question):
+    """A retraining may differ from the target for other reasons than a removal, such as its number of threads."""
+    target = datamodel.target
+
+    def biased(rows, order):
+        network = target.flat.module(target.theta, target.fixed)
+        with torch.no_grad():
+            list(network.parameters())[-1].add_(torch.arange(10.0) + (len(rows) > 0))
+        return network
+
+    found = datamodel.trace(question, "logits", verify=2, by=biased, workers=1)
+    np.testing.assert_allclose(found.verified.matrix, 1.0, atol=1e-4)

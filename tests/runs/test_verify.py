@@ -355,7 +355,7 @@ def test_a_retrained_model_that_has_changed_is_not_used_and_made_again(run, refu
     before = {name: tensor.clone() for name, tensor in next(exact.states([nothing])).items()}
     path = exact._path(nothing, 0)
     flip(path)
-    with refused(path.name, "delete it, and it is made again"):
+    with refused(path.name, "delete it, and it is trained again"):
         next(exact.states([nothing]))
     path.unlink()
     assert same_tensors(next(exact.states([nothing])), before)

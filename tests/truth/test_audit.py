@@ -133,11 +133,11 @@ def test_each_judgement_is_a_sentence_and_each_warning_too():
 
 
 @pytest.mark.parametrize("slope", [0.5, 1, 2])
-def test_effects_of_about_the_true_size_need_no_word(slope):
+def test_a_slope_between_one_half_and_two_needs_no_warning(slope):
     assert "times the predicted" not in made(slope=figure(slope, 0.1, 3, 0.5)).sentence
 
 
-def test_what_was_not_measured_is_not_judged():
+def test_a_figure_without_a_value_is_not_judged():
     sentence = made(lds=NONE).sentence
     assert "removing many groups" not in sentence
     nothing = made(**dict.fromkeys(FIGURES, NONE)).sentence
@@ -145,7 +145,7 @@ def test_what_was_not_measured_is_not_judged():
 
 
 @pytest.mark.parametrize("name", USES)
-def test_what_is_as_good_as_a_poor_retraining_is_not_trusted(name):
+def test_a_score_as_poor_as_that_of_another_retraining_is_not_trusted(name):
     others = {other: NONE for other in USES if other != name}
     poor = made(**others, **{name: figure(0.11, 0.01, 0.2, 0.1)}).sentence
     assert poor.startswith("It is as good as another retraining, which is poor here, so fewer and larger groups")
@@ -206,7 +206,7 @@ def test_an_audit_survives_json(audit):
         {"seconds": "long"},
     ],
 )
-def test_what_is_not_an_audit_is_refused(refused, change):
+def test_a_document_with_wrong_fields_is_refused(refused, change):
     with refused("not an audit", "ddm audit"):
         Audit.from_dict(made().to_dict() | change)
 
@@ -267,7 +267,7 @@ def test_a_figure_that_is_added_to_the_registry_appears_everywhere(capsys, monke
 
 
 @pytest.mark.parametrize("values", [None, [], "text", {}, 3])
-def test_rubbish_is_refused(refused, values):
+def test_a_document_that_is_no_audit_at_all_is_refused(refused, values):
     with refused("not an audit"):
         Audit.from_dict(values)
 
@@ -321,9 +321,9 @@ def test_an_audit_says_what_its_retrainings_show(audited, digits, tmp_path):
     assert found == audited.audit(test, retrain=3, unions=0, seeds=3, directory=tmp_path, workers=1, seed=2)
     groups = np.sort([audited.partition.index(name) for name in found.groups])
     asked = EffectQuery(test, test, groups, np.zeros((0, 30), dtype=bool))
-    exact = Retraining(audited.target, digits.train, tmp_path, workers=1)
+    retraining = Retraining(audited.target, digits.train, tmp_path, workers=1)
     mine = predict_effects(audited._clusters, asked)
-    true = [measure_effects(exact, audited.partition, asked, order) for order in range(3)]
+    true = [measure_effects(retraining, audited.partition, asked, order) for order in range(3)]
     figures = found.figures[SAME]
     assert figures["rho"]["value"] == pytest.approx(score_figures(mine, true[0])["rho"])
     assert figures["rho_global"]["ceiling"] == pytest.approx(noise_ceilings(true)["rho_global"])
@@ -333,7 +333,7 @@ def test_an_audit_says_what_its_retrainings_show(audited, digits, tmp_path):
     assert len(list(tmp_path.glob("*.safetensors"))) == 12
 
 
-def test_a_datamodel_of_the_wrong_sign_is_found_out(tmp_path):
+def test_the_audit_of_a_datamodel_with_the_wrong_sign_shows_negative_agreement(tmp_path):
     data = ddm.datasets.load("digits", limit=200)
     recipe = ddm.Recipe(epochs=4, lr=0.1, batch_size=32, momentum=0.9)
     target = ddm.train(ddm.networks.ConvNet(width=4, depth=1), data.train, recipe)
@@ -382,7 +382,7 @@ def test_one_group_cannot_be_audited(target, digits, refused):
 
 
 @pytest.mark.filterwarnings("ignore:the synsets")  # of one step
-def test_more_groups_than_there_are_means_all(target, digits):
+def test_an_audit_of_few_groups_retrains_without_all_of_them(target, digits):
     two = ddm.DistilledDatamodel.fit(
         target, digits.train, partition=np.arange(len(digits.train)) % 2, curvature=32, bank=4
     )
@@ -391,7 +391,7 @@ def test_more_groups_than_there_are_means_all(target, digits):
     assert found.trainings == (1 + 2) * 2  # half of two groups is one of them again
 
 
-def test_a_loop_of_ones_own_is_asked_to_train_again(target, digits, refused):
+def test_a_target_of_the_users_own_loop_is_audited_with_a_retraining_function(target, digits, refused):
     network = ddm.networks.ConvNet(width=4, depth=1)
     recipe = ddm.Recipe(epochs=1)
     recorder = ddm.Recorder(network)

@@ -101,7 +101,7 @@ def predicted(datamodel, asked):
     return effects.predict_effects(datamodel._clusters, asked)
 
 
-def test_predicted_effects_are_those_that_attribute_says(datamodel, asked, predicted):
+def test_predicted_effects_equal_those_of_attribute(datamodel, asked, predicted):
     mean = datamodel.attribute(asked.test, "prediction").matrix[:, 0]
     assert predicted.shift.mean(1) == pytest.approx(mean, rel=1e-3, abs=1e-6)
     one = datamodel.attribute(asked.test[[5]], "prediction").matrix[:, 0]
@@ -111,7 +111,7 @@ def test_predicted_effects_are_those_that_attribute_says(datamodel, asked, predi
     assert np.ptp(predicted.validation) > 1e-3
 
 
-def test_predicted_margins_are_those_of_the_counterfactual_networks(datamodel, asked, predicted):
+def test_predicted_margins_equal_those_of_the_counterfactual_networks(datamodel, asked, predicted):
     x, y = asked.test.batch()
     base = effects.log_odds(datamodel.target.outputs(x), y)
     assert predicted.base == pytest.approx(base.numpy())
@@ -153,7 +153,7 @@ class Means:
         return network
 
 
-def test_retrained_effects_of_a_model_with_a_closed_form(tmp_path):
+def test_measured_effects_equal_the_closed_form_of_a_model_of_class_means(tmp_path):
     random = np.random.default_rng(0)
     labels = np.arange(24) % 2
     samples = Samples.from_arrays(random.normal(labels[:, None], 1, (24, 3)), labels)
@@ -163,7 +163,7 @@ def test_retrained_effects_of_a_model_with_a_closed_form(tmp_path):
     partition = ddm.groups.partition.from_groups(samples, np.arange(24) // 2 % 4)
     groups, union = np.array([3, 1]), np.array([[True, False, False, True]])
     asked = EffectQuery(samples[:5], samples[5:16], groups, union)
-    exact = Retraining(recorder.target(), samples, tmp_path, retrain=means, workers=1)
+    retraining = Retraining(recorder.target(), samples, tmp_path, retrain=means, workers=1)
     removed = [*(partition.rows(k) for k in groups), np.union1d(partition.rows(0), partition.rows(3))]
 
     def expected(rows, order):
@@ -173,7 +173,7 @@ def test_retrained_effects_of_a_model_with_a_closed_form(tmp_path):
         return softmax(scores), margin, np.log1p(np.exp(-margin))
 
     for order in (0, 1):
-        found = effects.measure_effects(exact, partition, asked, order)
+        found = effects.measure_effects(retraining, partition, asked, order)
         base, before, loss_before = expected([], order)
         assert found.base == pytest.approx(before[:5], rel=1e-4)
         for row, rows in enumerate(removed):
@@ -186,7 +186,7 @@ def test_retrained_effects_of_a_model_with_a_closed_form(tmp_path):
             assert found.validation[row] == pytest.approx((loss - loss_before)[5:16].mean(), abs=1e-6)
 
 
-def test_retrained_effects_are_those_of_training_again_in_the_same_batch_order(tmp_path):
+def test_measured_effects_compare_trainings_of_the_same_batch_order(tmp_path):
     data = ddm.datasets.load("digits", limit=120)
     network, recipe = ddm.networks.ConvNet(width=4, depth=1), ddm.Recipe(epochs=2, batch_size=32)
     target = ddm.train(network, data.train, recipe)

@@ -37,7 +37,7 @@ def margins(values):
 # --- oracle_fraction ---
 
 
-def test_the_truth_itself_finds_every_group():
+def test_the_true_effects_score_an_oracle_fraction_of_one():
     true = np.abs(normal(12, 30))
     assert oracle_fraction(true, true) == 1
     assert oracle_fraction(np.exp(5 * true), true) == 1  # only the order counts
@@ -50,14 +50,14 @@ def test_the_worst_groups_score_below_chance():
     assert expected < 0
 
 
-def test_random_groups_score_nothing_in_expectation():
+def test_random_groups_score_zero_on_average():
     true = np.abs(normal(8, 20)) ** 2
     draws = [oracle_fraction(normal(8, 20, seed=seed), true) for seed in range(1, 801)]
     assert abs(np.mean(draws)) < 4 * np.std(draws) / math.sqrt(len(draws))
     assert np.std(draws) > 0.05
 
 
-def test_half_of_the_groups_found_is_half_of_the_way():
+def test_locating_the_best_group_for_half_of_the_samples_scores_in_between():
     true = np.zeros((4, 2))
     true[1] = 1
     found = true.copy()
@@ -66,28 +66,28 @@ def test_half_of_the_groups_found_is_half_of_the_way():
 
 
 @given(value=st.floats(1e-6, 1), groups=st.integers(1, 12), samples=st.integers(1, 12))
-def test_there_is_nothing_to_find_where_all_groups_are_equal(value, groups, samples):
+def test_the_oracle_fraction_is_undefined_if_all_groups_have_the_same_effect(value, groups, samples):
     assert math.isnan(oracle_fraction(normal(groups, samples), np.full((groups, samples), value)))
 
 
 # --- mean_spearman ---
 
 
-def test_it_is_the_mean_of_scipys_with_ties():
+def test_mean_spearman_agrees_with_scipy_with_ties():
     random = np.random.default_rng(0)
     found, true = random.integers(0, 4, (2, 15, 9)).astype(float)
     expected = np.mean([spearmanr(found[:, i], true[:, i])[0] for i in range(9)])
     assert mean_spearman(found, true) == pytest.approx(expected)
 
 
-def test_only_the_order_counts():
+def test_mean_spearman_depends_on_the_order_only():
     found, true = normal(2, 20, 5)
     assert mean_spearman(np.exp(found), 7 + 3 * true) == pytest.approx(mean_spearman(found, true))
     assert mean_spearman(-found, true) == pytest.approx(-mean_spearman(found, true))
     assert mean_spearman(true, true) == pytest.approx(1)
 
 
-def test_what_does_not_differ_says_nothing():
+def test_constant_predictions_have_no_rank_correlation():
     true = normal(10, 4)
     assert mean_spearman(np.zeros((10, 4)), true) == 0
     half = true.copy()
@@ -106,14 +106,14 @@ def test_noise_of_retraining_does_not_change_the_slope(size):
     assert slope(truth / size, truth + noise) == pytest.approx(size, rel=0.05)
 
 
-def test_predictions_of_nothing_have_no_slope():
+def test_the_slope_is_undefined_if_all_predictions_are_zero():
     assert math.isnan(slope(np.zeros((3, 2)), normal(3, 2)))
 
 
 # --- all figures with intervals ---
 
 
-def test_every_figure_looks_at_its_own_effects():
+def test_every_figure_compares_its_own_effects():
     true = Effects(np.abs(normal(9, 5)), normal(9, 5, seed=1), normal(9, seed=2), normal(7, 5, seed=3), normal(5))
     found = Effects(true.shift, -true.margin, true.validation, -true.unions, true.base)
     expected = {"oracle_fraction": 1, "rho": -1, "rho_global": 1, "lds": -1, "slope": -1}
@@ -153,7 +153,7 @@ def test_an_interval_narrows_with_more_groups_and_samples():
     assert width(12, 40) < 0.6 * width(12, 1)
 
 
-def test_nothing_removed_is_no_figure():
+def test_figures_of_unions_are_undefined_without_unions():
     true = Effects(normal(3, 4), normal(3, 4), normal(3), np.zeros((0, 4)), normal(4))
     figure = estimate_figures(true, true)["lds"]
     assert all(math.isnan(value) for value in (figure.value, figure.low, figure.high))
@@ -176,10 +176,10 @@ def test_the_effect_without_noise_scores_the_ceiling(orders, noise):
     assert score_figures(copies[1], copies[0])["rho"] == pytest.approx(ceiling["rho"] ** 2, abs=0.05)
 
 
-def test_retrainings_that_contradict_each_other_leave_no_room():
+def test_the_ceiling_is_zero_if_retrainings_contradict_each_other():
     true = normal(10, 4)
     assert noise_ceilings([effects(true), effects(-true)]) == {"rho": 0, "rho_global": 0, "lds": 0}
 
 
-def test_one_retraining_tells_no_ceiling():
+def test_the_ceiling_is_undefined_for_a_single_retraining():
     assert all(math.isnan(value) for value in noise_ceilings([effects(normal(10, 4))]).values())

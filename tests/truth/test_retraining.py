@@ -48,15 +48,15 @@ def models(folder):
 # --- what it gives ---
 
 
-def test_it_is_training_without_the_rows_bit_for_bit(target, samples, tmp_path):
-    exact = Retraining(target, samples, tmp_path, workers=1)
+def test_retraining_equals_training_without_the_rows_bit_for_bit(target, samples, tmp_path):
+    retraining = Retraining(target, samples, tmp_path, workers=1)
     for order in (0, 1):
         recipe = replace(RECIPE, seed=order)
-        for state, rows in zip(exact.states([NOTHING, ROWS], order), (None, ROWS), strict=True):
+        for state, rows in zip(retraining.states([NOTHING, ROWS], order), (None, ROWS), strict=True):
             assert same_tensors(state, state_of(ddm.train(tiny(), samples, recipe, without=rows).network))
 
 
-def test_the_targets_own_batch_order_gives_the_target_itself(target, samples, tmp_path):
+def test_retraining_on_all_samples_in_the_targets_batch_order_gives_the_target(target, samples, tmp_path):
     state, other = (next(Retraining(target, samples, tmp_path, workers=1).states([NOTHING], order)) for order in (0, 1))
     assert same_tensors(state, target.trajectory[-1])
     assert not same_tensors(other, state)
@@ -114,7 +114,7 @@ def own(tmp_path):
     return recorder.target(), samples, Loop(tmp_path, network.state_dict())
 
 
-def test_a_target_of_a_loop_of_ones_own_is_retrained_by_it(own, tmp_path):
+def test_a_target_of_the_users_own_loop_is_retrained_by_that_loop(own, tmp_path):
     target, samples, loop = own
     x, _ = samples[:3].batch()
     outputs = Retraining(target, samples, tmp_path, retrain=loop, workers=1).outputs([NOTHING, ROWS - 10], 2, x)
@@ -123,28 +123,28 @@ def test_a_target_of_a_loop_of_ones_own_is_retrained_by_it(own, tmp_path):
     assert torch.allclose(outputs[1], expected + torch.tensor([20.0, 2.0]))
 
 
-def test_without_its_loop_it_cannot_be_retrained(own, tmp_path, refused):
+def test_a_target_of_the_users_own_loop_cannot_be_retrained_without_it(own, tmp_path, refused):
     target, samples, _ = own
     with refused("loop of your own", "by=", "retrain=", "positions"):
         Retraining(target, samples, tmp_path)
 
 
-def test_models_are_kept_as_soon_as_they_are_made_and_made_once(own, tmp_path):
+def test_models_are_saved_when_their_training_ends_and_never_trained_twice(own, tmp_path):
     target, samples, loop = own
     removals = [np.array([3, 1, 2]), NOTHING, np.array([7])]
-    exact = Retraining(target, samples, tmp_path, retrain=loop, workers=1)
-    exact.run(removals, [0, 1])
+    retraining = Retraining(target, samples, tmp_path, retrain=loop, workers=1)
+    retraining.run(removals, [0, 1])
     assert loop.seen == [0, 1, 2, 3, 4, 5]
     assert sorted(loop.asked) == sorted((sorted(rows.tolist()), order) for rows in removals for order in (0, 1))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    for again in (exact, Retraining(target, samples, tmp_path, retrain=loop, workers=1)):
+    for again in (retraining, Retraining(target, samples, tmp_path, retrain=loop, workers=1)):
         again.run([*removals, np.array([2, 3, 1])], [1, 0])  # in any order
         list(again.states(removals, 1))
         again.mean_seconds(removals)
         again.outputs(removals, 0, samples.batch()[0])
     assert len(loop.asked) == 6
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
-    assert exact.parameter_bytes(removals) == len(removals) * (4 + 2) * 4  # Linear(2, 2) in single precision
+    assert retraining.parameter_bytes(removals) == len(removals) * (4 + 2) * 4  # Linear(2, 2) in single precision
 
 
 def softer(logits, labels):
@@ -170,7 +170,7 @@ def frozen():
     ],
     ids=["lr", "momentum", "loss", "data", "first weights", "pooling", "frozen part"],
 )
-def test_models_of_another_training_are_not_taken_for_these(target, samples, tmp_path, network, change):
+def test_saved_models_of_another_training_are_not_used(target, samples, tmp_path, network, change):
     Retraining(target, samples, tmp_path, workers=1).run([ROWS], [0])
     used = samples
     if "data" in change:
@@ -182,22 +182,24 @@ def test_models_of_another_training_are_not_taken_for_these(target, samples, tmp
     assert len(models(tmp_path)) == 2
 
 
-def test_a_truncated_model_is_named_not_used(target, samples, tmp_path, refused):
-    exact = Retraining(target, samples, tmp_path, workers=1)
-    exact.run([ROWS], [0])
+def test_a_truncated_model_is_refused_by_name(target, samples, tmp_path, refused):
+    retraining = Retraining(target, samples, tmp_path, workers=1)
+    retraining.run([ROWS], [0])
     path = next(tmp_path.glob("*.safetensors"))
     path.write_bytes(path.read_bytes()[:-7])
-    with refused(path.name, "delete it, and it is made again"):
-        list(exact.states([ROWS]))
+    with refused(path.name, "delete it, and it is trained again"):
+        list(retraining.states([ROWS]))
 
 
-def test_what_a_killed_writer_left_is_not_read(target, samples, tmp_path):
-    exact = Retraining(target, samples, tmp_path, workers=1)
-    exact.run([ROWS], [0])
+def test_a_partial_file_of_a_killed_process_is_ignored(target, samples, tmp_path):
+    retraining = Retraining(target, samples, tmp_path, workers=1)
+    retraining.run([ROWS], [0])
     path = next(tmp_path.glob("*.safetensors"))
     path.rename(tmp_path / f".{path.name}.half")
     (tmp_path / f".{path.name}.half").write_bytes(b"half")
-    assert same_tensors(next(exact.states([ROWS])), state_of(ddm.train(tiny(), samples, RECIPE, without=ROWS).network))
+    assert same_tensors(
+        next(retraining.states([ROWS])), state_of(ddm.train(tiny(), samples, RECIPE, without=ROWS).network)
+    )
 
 
 KILLED = """
@@ -212,7 +214,7 @@ Retraining(target, samples, sys.argv[1], workers=1).run([np.array([row]) for row
 """
 
 
-def test_killed_work_goes_on_to_the_same_results(target, samples, tmp_path):
+def test_a_killed_retraining_resumes_to_the_same_results(target, samples, tmp_path):
     removals = [np.array([row]) for row in range(60)]
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     env = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -300,21 +302,21 @@ def helper(value):
     ],
     ids=["constant", "call", "global", "closure", "helper", "partial", "object", "method", "class"],
 )
-def test_models_of_a_loop_whose_code_has_changed_are_made_again(own, tmp_path, first, second):
+def test_models_are_trained_again_if_the_code_of_the_loop_changes(own, tmp_path, first, second):
     target, samples, _ = own
     Retraining(target, samples, tmp_path, retrain=first, workers=1).run([ROWS - 10], [0])
     assert Retraining(target, samples, tmp_path, retrain=first, workers=1).count_missing([ROWS - 10]) == 0
     assert Retraining(target, samples, tmp_path, retrain=second, workers=1).count_missing([ROWS - 10]) == 1
 
 
-def test_models_of_a_loop_that_moved_in_its_file_are_found_again(own, tmp_path):
+def test_models_are_reused_if_the_loop_only_moves_in_its_file(own, tmp_path):
     target, samples, _ = own
     Retraining(target, samples, tmp_path, retrain=function(BODY), workers=1).run([ROWS - 10], [0])
     moved = function(f"\n\n    {BODY}")
     assert Retraining(target, samples, tmp_path, retrain=moved, workers=1).count_missing([ROWS - 10]) == 0
 
 
-def test_models_of_a_loop_that_asks_the_target_are_found_again(own, tmp_path):
+def test_models_are_reused_if_the_loop_calls_the_target_which_caches_results(own, tmp_path):
     """The target changes as it is used: it keeps what it has computed."""
     target, samples, _ = own
 
@@ -323,20 +325,20 @@ def test_models_of_a_loop_that_asks_the_target_are_found_again(own, tmp_path):
         return target.flat.module(target.theta, target.fixed)
 
     for missing in (1, 0):
-        exact = Retraining(target, samples, tmp_path, retrain=retrain, workers=1)
-        assert exact.count_missing([ROWS - 10]) == missing
-        exact.run([ROWS - 10], [0])
+        retraining = Retraining(target, samples, tmp_path, retrain=retrain, workers=1)
+        assert retraining.count_missing([ROWS - 10]) == missing
+        retraining.run([ROWS - 10], [0])
 
 
-def test_models_made_with_a_loss_whose_code_has_changed_are_made_again(target, samples, tmp_path):
+def test_models_are_trained_again_if_the_code_of_the_loss_changes(target, samples, tmp_path):
     missing = []
     for factor in (2.0, 2.0, 3.0):
         known = {"F": F}
         exec(f"def mine(logits, labels):\n    return {factor} * F.cross_entropy(logits, labels)", known)
         other = ddm.Target(target.network, target.trajectory, known["mine"], target.recipe, data=target.data)
-        exact = Retraining(other, samples, tmp_path, workers=1)
-        missing.append(exact.count_missing([ROWS]))
-        exact.run([ROWS], [0])
+        retraining = Retraining(other, samples, tmp_path, workers=1)
+        missing.append(retraining.count_missing([ROWS]))
+        retraining.run([ROWS], [0])
     assert missing == [1, 0, 1]
 
 
@@ -347,7 +349,7 @@ def test_the_code_of_this_package_counts_by_name_only(monkeypatch):
     assert hash_of_code(loop) == before
 
 
-def test_the_code_of_a_loop_has_the_same_name_in_another_process():
+def test_the_code_hash_of_a_loop_is_the_same_in_another_process():
     code = "from ddm.truth.code_hash import hash_of_code\nfrom test_retraining import closing_over\n"
     code += "print(hash_of_code(closing_over({1, 'a', 2.5})))"
     folder = os.path.dirname(__file__)
@@ -358,12 +360,12 @@ def test_the_code_of_a_loop_has_the_same_name_in_another_process():
     assert len(found) == 1
 
 
-def test_a_folder_stays_where_it_was_when_the_caller_moves(own, tmp_path, monkeypatch):
+def test_a_relative_folder_stays_valid_when_the_working_directory_changes(own, tmp_path, monkeypatch):
     target, samples, loop = own
     monkeypatch.chdir(tmp_path)
-    exact = Retraining(target, samples, "models", retrain=loop, workers=1)
+    retraining = Retraining(target, samples, "models", retrain=loop, workers=1)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    exact.run([ROWS - 10], [0])
+    retraining.run([ROWS - 10], [0])
     assert len(models(tmp_path / "models")) == 1
     assert os.listdir() == []

@@ -1,1 +1,1 @@
-"""Answers to questions: attributions, traces, shares of samples, diagnoses."""
+"""Answers to questions: attributions, traces, shares of samples, and diagnoses."""

@@ -1,1 +1,1 @@
-"""The ground truth: retraining without groups, the effects it shows, and how well predictions agree with it."""
+"""The ground truth: retraining without groups, the effects it shows, and how well predictions agree with them."""

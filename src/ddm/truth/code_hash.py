@@ -1,9 +1,9 @@
-"""Hash of a function's code, which tells whether a model was made by the function as it is now.
+"""Hash of a function's code, which tells whether a saved model came from the current version of the function.
 
-The hash covers what decides what the function does: its bytecode and constants, its defaults, the values it closes
-over, the global values it reads, and the functions and classes of the user's own that it uses. It does not depend on
-where the code stands in its file. Libraries count by name only, and so do lists and networks, which a function may
-change while it runs.
+The hash covers everything that decides what the function does: its bytecode and constants, its defaults, the values it
+closes over, the global values it reads, and the user's functions and classes that it calls. The position of the code in
+its file does not matter. Libraries count by name only. So do lists and networks, because a function may change them
+while it runs.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _LIBRARIES = (
     *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     str(Path(__file__).parent.parent),
 )
-"""Folders whose code does not count."""
+"""Folders whose code counts by name only: Python, installed packages, and this package."""
 
 _Seen = dict[int, Any]
-"""Values that have been looked at, by their id: functions and objects may refer to each other in circles."""
+"""Values hashed already, by id, because functions and objects may refer to each other in cycles."""
 
 
 def hash_of_code(function: Any) -> str:
-    """Hash of a callable's code and of the values it depends on, the same in every process of one Python version."""
+    """Hash of a callable's code and the values it depends on, equal in all processes of one Python version."""
     digest = hashlib.sha256()
     for fact in _facts(function, {}):
         digest.update(len(fact).to_bytes(8, "big") + fact)
@@ -42,7 +42,7 @@ def hash_of_code(function: Any) -> str:
 
 
 def _facts(value: Any, seen: _Seen) -> Iterator[bytes]:
-    """What counts of a value, piece by piece."""
+    """The bytes of a value that enter the hash."""
     yield type(value).__qualname__.encode()
     if isinstance(value, _PLAIN):
         yield repr(value).encode()
@@ -72,7 +72,7 @@ def _tensor(tensor: torch.Tensor) -> Iterator[bytes]:
 
 
 def _linked(value: Any, seen: _Seen) -> Iterator[bytes]:
-    """What counts of a value that may lead back to itself."""
+    """The bytes of a value that may refer back to itself."""
     if isinstance(value, FunctionType):
         yield from _function(value, seen)
     elif isinstance(value, type):
@@ -109,7 +109,7 @@ def _function(function: FunctionType, seen: _Seen) -> Iterator[bytes]:
 
 
 def _class(kind: type, seen: _Seen) -> Iterator[bytes]:
-    """A class by what its body defines, and by its bases."""
+    """The bytes of a class: what its body defines, and its bases."""
     yield f"{kind.__module__}.{kind.__qualname__}".encode()
     if _of_library(kind):
         return
@@ -121,7 +121,7 @@ def _class(kind: type, seen: _Seen) -> Iterator[bytes]:
 
 
 def _of_library(kind: type) -> bool:
-    """Whether a class is part of Python or of an installed library."""
+    """True if a class belongs to Python or an installed package."""
     if kind.__module__ == "__main__" or kind.__module__ not in sys.modules:
         return False
     file = getattr(sys.modules[kind.__module__], "__file__", None)
@@ -129,7 +129,7 @@ def _of_library(kind: type) -> bool:
 
 
 def _names(code: CodeType) -> set[str]:
-    """Names that code reads, those of the functions inside it included."""
+    """Names that code reads, including those of functions inside it."""
     inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return set(code.co_names).union(*inner)
 
@@ -137,5 +137,5 @@ def _names(code: CodeType) -> set[str]:
 def _content(cell: Any) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # a variable that has no value yet
+    except ValueError:  # the variable has no value yet
         return None

@@ -1,7 +1,7 @@
-"""Exact unlearning 𝒰: really retraining from θ_0 without some samples, by the same recipe. The ground truth.
+"""Exact unlearning 𝒰: retraining from θ_0 without some samples, with the same recipe. The ground truth.
 
-Each retrained model is saved as soon as it exists under a name that says what it was trained from and without, so that
-work that was killed goes on, and nothing is trained twice.
+Each retrained model is saved as soon as its training ends. Its file name is a hash of everything that determines it, so
+a killed process resumes and nothing is trained twice.
 """
 
 from __future__ import annotations
@@ -33,23 +33,22 @@ from ddm.training.target import Loss, Target, loss_name
 from ddm.truth.code_hash import hash_of_code
 
 Retrain = Callable[[np.ndarray, int], nn.Module]
-"""``retrain(rows, order)``: the network trained again without the training samples at ``rows``, with batch order 0 (the
-target's own), 1, 2, …"""
-
+"""``retrain(rows, order)`` trains again without the samples at ``rows`` and returns the network. Batch order 0 is the
+target's own; 1, 2, … are others."""
 
 NO_ROWS = np.array([], dtype=np.int64)
-"""The removal that removes nothing: the retraining that others are compared with."""
+"""The empty removal: the retraining on all samples that the others are compared with."""
 
 
 class Retraining:
-    """Retrained models of a target, made on demand.
+    """Retrains a target without some of its training samples, on demand.
 
-    target:    what is retrained; its θ_0 and recipe are used again
-    samples:   what it was trained on
-    directory: where models are kept
-    retrain:   how, for a training loop of the user's own; if its code changes, models are made again
-    workers:   local processes, one thread each (default: as many as cores)
-    engine:    where they are retrained, e.g. dask://HOST:PORT; the models are kept here all the same
+    target:    provides θ_0 and the recipe
+    samples:   the training set of the target
+    directory: where retrained models are saved
+    retrain:   the user's own training loop; if its code changes, models are trained again
+    workers:   local processes, one thread each (default: number of cores)
+    engine:    where retraining runs, e.g. dask://HOST:PORT; models are always saved in ``directory``
     """
 
     def __init__(
@@ -64,17 +63,17 @@ class Retraining:
     ) -> None:
         if retrain is None and target.recipe is None:
             raise InputError(
-                "this target was trained by a loop of your own: give by= or Retraining(…, retrain=) a function of "
+                "this target was trained by a loop of your own: pass by= (or Retraining(…, retrain=)) a function of "
                 "(positions of the samples to leave out, number of the batch order) that trains again and returns the "
                 "network."
             )
         self.target, self.samples = target, samples
-        self.directory = Path(directory).absolute()  # the caller may go elsewhere
+        self.directory = Path(directory).absolute()  # stays valid if the caller changes the working directory
         self.retrain, self.workers, self.engine = retrain, workers, engine
         self._origin = _origin(target, samples, retrain)
 
     def run(self, removals: Sequence[np.ndarray], orders: Sequence[int]) -> None:
-        """Retrain without the rows of each removal, with each batch order, unless it was done before."""
+        """Retrain without the rows of each removal, with each batch order, and skip models that are saved already."""
         jobs = self._missing(removals, orders)
         work = _Retrain(self._trainer())
         for name, state, seconds in engine.run_tasks(
@@ -83,7 +82,7 @@ class Retraining:
             write_tensors(self.directory / name, state, {"seconds": seconds})
 
     def count_missing(self, removals: Sequence[np.ndarray], order: int = 0) -> int:
-        """How many of these retrainings have not been made yet."""
+        """Number of these models that are not saved yet."""
         return len(self._missing(removals, [order]))
 
     def _missing(self, removals: Sequence[np.ndarray], orders: Sequence[int]) -> dict[str, _Job]:
@@ -96,20 +95,20 @@ class Retraining:
         return jobs
 
     def states(self, removals: Sequence[np.ndarray], order: int = 0) -> Iterator[State]:
-        """Parameters and buffers of the model without each removal's rows."""
+        """Parameters and buffers of the models without each removal's rows."""
         self.run(removals, [order])
         for rows in removals:
             path = self._path(rows, order)
-            state = read_intact(path, "delete it, and it is made again")
+            state = read_intact(path, "delete it, and it is trained again")
             check_state(state, self.target.shapes, f"'{path}'")
             yield state
 
     def outputs(self, removals: Sequence[np.ndarray], order: int, x: Tensor) -> Tensor:
-        """Logits ``(M, n, L)`` for inputs ``x (n, ...)`` without each of M removals' rows."""
+        """Logits ``(M, n, L)`` of the models without each of M removals' rows, for inputs ``x (n, ...)``."""
         return torch.stack([self._forward(state, x) for state in self.states(removals, order)])
 
     def estimate_seconds(self) -> float | None:
-        """Seconds that one retraining will take, from one step of it; None for a loop of the user's own."""
+        """Estimated seconds of one retraining, from the time of one step; None for the user's own loop."""
         recipe = self.target.recipe
         if self.retrain is not None or recipe is None:
             return None
@@ -123,12 +122,12 @@ class Retraining:
         return min(times) * recipe.epochs * math.ceil(len(self.samples) / recipe.batch_size)
 
     def mean_seconds(self, removals: Sequence[np.ndarray], order: int = 0) -> float:
-        """Mean time of these retrainings, each on one thread, as measured when they were made."""
+        """Mean seconds of these retrainings on one thread, as measured when they ran."""
         self.run(removals, [order])
         return float(np.mean([_seconds(self._path(rows, order)) for rows in removals]))
 
     def parameter_bytes(self, removals: Sequence[np.ndarray], order: int = 0) -> int:
-        """What the parameters of these models take."""
+        """Size of the parameters and buffers of these models."""
         states = (read_tensors(self._path(rows, order)) for rows in removals)
         return sum(tensor.nbytes for state in states for tensor in state.values())
 
@@ -153,13 +152,13 @@ class Retraining:
 
 
 def group_rows(partition: Partition, removed: np.ndarray) -> list[np.ndarray]:
-    """Positions of the samples that each perturbation ``removed (M, K)`` takes away."""
+    """Positions of the training samples that each perturbation ``removed (M, K)`` removes."""
     return [np.flatnonzero(row[partition.groups]) for row in removed]
 
 
 @dataclass(frozen=True)
 class _Recipe:
-    """Retrains a network by its recipe, keeping the target's batches and dropping the samples that are left out."""
+    """Retrains a network with its recipe: the target's batches minus the removed samples."""
 
     network: nn.Module
     samples: Samples
@@ -184,7 +183,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Retrain:
-    """Does a job: the name of its file, the state that was trained, and the seconds that took."""
+    """Runs a job; returns the file name, the trained state, and the seconds."""
 
     retrain: Retrain
 
@@ -196,25 +195,29 @@ class _Retrain:
 
 
 def _seconds(path: Path) -> float:
-    """What a kept retraining took."""
+    """Seconds that a saved retraining took."""
     seconds = read_metadata(path).get("seconds")
     if not isinstance(seconds, float) or not math.isfinite(seconds):
-        raise InputError(f"'{path}' does not say what it took: delete it, and it is made again.")
+        raise InputError(f"'{path}' lacks its duration: delete it, and it is trained again.")
     return seconds
 
 
 def _origin(target: Target, samples: Samples, retrain: Retrain | None) -> list[str]:
-    """What a retrained model was made from, as text that can be compared."""
+    """Text that identifies everything a retrained model depends on, except rows and batch order."""
     if retrain is None:
         how = json.dumps(target.recipe.to_dict(), sort_keys=True) if target.recipe is not None else ""
         start = hash_of_state(target.trajectory[0])
     else:
         how = f"own {hash_of_code(retrain)}"
         start = target.fingerprint()
-    network = [architecture(target.network), str(target.network), *target.flat.shapes]  # the last are what is trained
+    network = [
+        architecture(target.network),
+        str(target.network),
+        *target.flat.shapes,
+    ]
     return [*network, _loss_key(target.loss), start, how, samples.fingerprint()]
 
 
 def _loss_key(loss: Loss) -> str:
-    """What identifies a loss: torch's cross-entropy by name, one of the user's own by its code too."""
+    """Text that identifies a loss: the name, and for a user's own loss the hash of its code."""
     return loss_name(loss) if loss is F.cross_entropy else f"{loss_name(loss)} {hash_of_code(loss)}"
