@@ -150,12 +150,12 @@ def test_models_retrained_on_a_cluster_are_stored_on_this_machine(dask, small, t
 
 @pytest.mark.slow
 def test_a_task_that_fails_three_times_is_named_and_the_other_results_are_returned(dask, refused, tmp_path):
-    work, kept = failing_task("bad one", tmp_path / "tries"), []
+    work, results = failing_task("bad one", tmp_path / "attempts"), []
     with refused("task 2 of 4 (bad one) failed 3 times", "cannot be done", "the other 3 are done"):
         for result in engine.run_tasks(work, ["a", "bad one", "c", "d"], engine=dask):
-            kept.append(result)  # as whoever asks would
-    assert sorted(kept) == ["a", "c", "d"]
-    assert (tmp_path / "tries").read_text() == "xxx"
+            results.append(result)
+    assert sorted(results) == ["a", "c", "d"]
+    assert (tmp_path / "attempts").read_text() == "xxx"
 
 
 @pytest.mark.slow

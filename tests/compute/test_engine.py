@@ -111,12 +111,12 @@ def test_a_task_that_fails_is_retried(tmp_path, workers):
 
 @WHERE
 def test_a_task_that_fails_three_times_is_named_and_the_other_results_are_returned(tmp_path, refused, workers):
-    work, kept = failing_task("b", tmp_path / "tries"), []
+    work, results = failing_task("b", tmp_path / "attempts"), []
     with refused("retraining: task 2 of 3 (b) failed 3 times", "RuntimeError: cannot be done", "the other 2 are done"):
         for result in engine.run_tasks(work, "abc", workers=workers, description="retraining"):
-            kept.append(result)
-    assert sorted(kept) == ["a", "c"]
-    assert (tmp_path / "tries").read_text() == "xxx"
+            results.append(result)
+    assert sorted(results) == ["a", "c"]
+    assert (tmp_path / "attempts").read_text() == "xxx"
 
 
 def test_a_process_that_dies_is_replaced_and_the_task_that_killed_it_is_identified(tmp_path, refused):
@@ -124,17 +124,17 @@ def test_a_process_that_dies_is_replaced_and_the_task_that_killed_it_is_identifi
 
     def work(task):
         if task == 2 and os.getpid() != home:
-            with (tmp_path / "tries").open("a") as file:
+            with (tmp_path / "attempts").open("a") as file:
                 file.write("x")
             os.kill(os.getpid(), signal.SIGKILL)
         return task
 
-    kept = []
+    results = []
     with refused("task 3 of 5 (2) failed 3 times", "the other 4 are done"):
         for result in engine.run_tasks(work, range(5), workers=2):
-            kept.append(result)
-    assert sorted(kept) == [0, 1, 3, 4]
-    assert (tmp_path / "tries").read_text() == "xxx"
+            results.append(result)
+    assert sorted(results) == [0, 1, 3, 4]
+    assert (tmp_path / "attempts").read_text() == "xxx"
 
 
 def test_each_process_unpickles_the_function_once():

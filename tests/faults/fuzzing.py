@@ -42,7 +42,7 @@ def give_all(name: str, give: Callable[[int], None], inputs: int, attempt: Any, 
             with attempt("inputs"):
                 raise AssertionError(f"{name}, input {number}: {type(error).__name__}: {error}") from error
         with attempt("inputs", len(block) - len(errors)):
-            taken = peak_memory.peak_bytes() - before
+            taken = peak_memory.peak() - before
             assert taken < growth, f"{name}, inputs {first} to {block[-1]}: one took {taken / 2**20:.0f} MiB of memory"
 
 

@@ -66,7 +66,7 @@ def frugal():
     """The test takes little memory."""
     before = peak_memory.reset()
     yield
-    assert peak_memory.peak_bytes() - before < FEW
+    assert peak_memory.peak() - before < FEW
 
 
 def rewritten(path, change=None, **metadata):
