@@ -77,7 +77,7 @@ def test_a_distance_is_zero_for_equal_gradients_and_positive_for_opposite_ones(t
 @pytest.mark.parametrize("hard", [False, True])
 def test_synset_gradients_are_the_same_in_a_loop_and_vectorised(target, digits, hard):
     images = digits.train.batch(slice(0, 6))[0].view(3, 2, 1, 8, 8).requires_grad_()
-    targets = torch.randn(3, 2, 10).softmax(-1)
+    targets = torch.randn(3, 2, 10, generator=torch.Generator().manual_seed(0)).softmax(-1)
     results = []
     for vectorised in (True, False):
         gradients = synset_gradients(
@@ -85,7 +85,7 @@ def test_synset_gradients_are_the_same_in_a_loop_and_vectorised(target, digits, 
         )
         results.append((gradients, torch.autograd.grad(gradients.square().sum(), images)[0]))
     for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4 * float(one.detach().abs().max()))
 
 
 def test_matching_is_the_same_in_a_loop_and_vectorised(target, digits, partition, monkeypatch):
@@ -120,7 +120,7 @@ def test_the_synset_does_not_depend_on_how_groups_are_blocked(target, digits, pa
 
 
 @pytest.mark.parametrize("matching", ["reverse", "forward"])
-def test_blocks_matched_in_processes_give_the_bits_of_those_matched_here(target, digits, partition, matching):
+def test_blocks_distilled_in_processes_are_bit_for_bit_those_distilled_serially(target, digits, partition, matching):
     here, there = (
         distil(target, digits.train, partition, Settings(matching=matching, steps=STEPS), engine=engine)
         for engine in ("serial", "processes")
@@ -154,14 +154,14 @@ def test_the_blocks_of_all_processes_together_fit_the_memory(
 
 @pytest.fixture
 def elsewhere(target):
-    """The target, with what it has left on another device."""
+    """The target with θ_τ and its buffers on another device."""
     other = copy.copy(target)
     other.theta = target.theta.to("meta")
     other.fixed = {name: tensor.to("meta") for name, tensor in target.fixed.items()}
     return other
 
 
-def test_pulls_use_nothing_that_the_target_left_on_another_device(target, elsewhere, digits):
+def test_pulls_do_not_use_tensors_of_the_target_on_another_device(target, elsewhere, digits):
     some = _Task(3, ((digits.train[:8], 0.5), (digits.train[8:20], 0.25)))
     (_, here), (first, there) = (_Pull(one, [0, 2], [0.5, 0.5])(some) for one in (target, elsewhere))
     assert first == 3
@@ -169,7 +169,7 @@ def test_pulls_use_nothing_that_the_target_left_on_another_device(target, elsewh
     assert torch.equal(here, there)
 
 
-def test_a_block_uses_nothing_that_the_target_left_on_another_device(target, elsewhere, digits, partition):
+def test_a_block_does_not_use_tensors_of_the_target_on_another_device(target, elsewhere, digits, partition):
     made = []
     for one in (target, elsewhere):
         work = GradientMatching(target, digits.train, Settings(matching="reverse", steps=2))
@@ -211,7 +211,7 @@ def test_class_synsets_are_those_of_a_classwise_partition(target, digits, partit
     torch.testing.assert_close(classes.step_sizes, alone.step_sizes, rtol=0.05, atol=1e-4)
 
 
-def test_where_each_class_is_one_group_its_synset_serves_both_levels(target, digits):
+def test_if_each_class_is_one_group_both_levels_share_its_synset(target, digits):
     turned = {label: f"group of {9 - label}" for label in range(10)}
     partition = ddm.groups.partition.from_groups(digits.train, [turned[int(label)] for label in digits.train.labels])
     groups, classes = distilled(target, digits, partition)
@@ -311,7 +311,7 @@ def test_pairs_lie_on_the_trajectory_and_keep_their_distance(tau, offset, seed):
 
 
 @given(st.integers(1, 100), st.integers(2, 40))
-def test_real_gradients_are_taken_along_the_whole_trajectory_and_nowhere_else(tau, count):
+def test_real_checkpoints_span_the_trajectory_and_pairs_use_no_others(tau, count):
     settings = Settings(checkpoints=count, steps=30)
     taken = real_checkpoints(settings, tau)
     assert len(set(taken)) == len(taken) == min(count, tau + 1)
@@ -319,7 +319,7 @@ def test_real_gradients_are_taken_along_the_whole_trajectory_and_nowhere_else(ta
     assert {t for t, _ in draw_pairs(settings, tau)} <= set(taken)
 
 
-def test_parts_of_another_matching_are_refused(target, digits, partition, tmp_path):
+def test_a_folder_with_blocks_of_another_distillation_is_refused(target, digits, partition, tmp_path):
     distil(target, digits.train, partition, Settings(matching="reverse", steps=1), tmp_path)
     for other in (Settings(matching="reverse", steps=1, ipc=2), Settings(matching="reverse", steps=1, seed=1)):
         with pytest.raises(InputError, match="another settings"):
@@ -355,7 +355,7 @@ class Odd(nn.Module):
         return self.head(self.attention(x[:, 0]).flatten(1))
 
 
-def test_networks_that_cannot_be_vectorised_are_distilled_all_the_same(digits):
+def test_networks_that_vmap_cannot_run_are_distilled_in_a_loop(digits):
     torch.manual_seed(0)
     target = ddm.train(Odd(), digits.train, ddm.Recipe(epochs=2, lr=0.01))
     datamodel = ddm.DistilledDatamodel.fit(target, digits.train, clusters=1, matching="reverse", steps=2)

@@ -1,4 +1,4 @@
-"""Response matching: the response against closed forms, its encoding, and the models that come of it."""
+"""Response matching: responses against closed forms, their encoding, and the resulting models."""
 
 import itertools
 from dataclasses import replace
@@ -39,7 +39,7 @@ def everything(partition):
     return Block(list(range(len(partition))), [])
 
 
-def test_checkpoints_weigh_what_the_training_went_around_them(target):
+def test_a_checkpoint_weighs_as_much_as_the_learning_rates_around_it(target):
     rates = target.trajectory.cumulative_rates
     weights = pooled_weights(target, [0, 2, 6])
     wanted = np.array([rates[2] / 2, rates[6] / 2, (rates[6] - rates[2]) / 2]) / rates[6]
@@ -113,7 +113,7 @@ def test_a_linear_model_responds_as_ridge_regression_without_the_group(monkeypat
         assert float(found[group].norm() / move.norm()) == pytest.approx(1.0, abs=0.35)
 
 
-def test_own_curvature_is_the_groups_part_of_the_whole(target, digits, partition):
+def test_the_own_curvatures_of_all_groups_add_up_to_the_curvature(target, digits, partition):
     responses = Responses(target, digits.train, replace(QUICK, curvature=4096, checkpoints=2))
     members = [partition.rows(k) for k in range(len(partition))]
     direction = responses.curvature.solve(responses.pulls(members[:1]))
@@ -170,7 +170,7 @@ def test_the_encoding_is_checked_on_inputs_that_it_was_not_fitted_to(target, dig
     assert fitted | checked == set(range(count))
 
 
-def test_a_bank_made_in_slices_of_the_parameters_encodes_as_one_that_fits_the_memory(target, digits, partition):
+def test_a_bank_built_in_slices_encodes_like_one_that_fits_the_memory(target, digits, partition):
     work = ResponseMatching(target, digits.train, QUICK)
     found = work.responses_of(partition, None, everything(partition))
     encoders = [Encoder(target, digits.train, replace(QUICK, bank=32, memory=memory)) for memory in (1.0, 1e-3)]
@@ -181,7 +181,7 @@ def test_a_bank_made_in_slices_of_the_parameters_encodes_as_one_that_fits_the_me
     torch.testing.assert_close(later.residuals, sliced.residuals[4:6], rtol=1e-3, atol=1e-6)
 
 
-def test_slices_of_rows_that_are_merged_do_not_keep_whole_rows(target, digits, partition, monkeypatch):
+def test_merged_slices_of_rows_do_not_keep_complete_rows_in_memory(target, digits, partition, monkeypatch):
     found = ResponseMatching(target, digits.train, QUICK).responses_of(partition, None, everything(partition))
     encoder = Encoder(target, digits.train, replace(QUICK, bank=32, memory=1e-3))
     held = []
@@ -237,7 +237,7 @@ def test_targets_sum_to_one_and_images_are_not_training_samples(synsets, digits)
     assert float(cosines.abs().max()) < 0.7
 
 
-def test_real_images_can_be_asked_for(target, digits, partition):
+def test_the_bank_can_consist_of_real_images(target, digits, partition):
     synset, _ = distil(target, digits.train, partition, replace(QUICK, init="real", bank=20))
     x = digits.train.batch()[0]
     assert all(any(torch.equal(image, sample) for sample in x) for image in synset.images[0])
@@ -256,7 +256,7 @@ def test_a_synset_survives_saving(tmp_path, target, digits, synsets):
 
 
 @pytest.mark.slow
-def test_blocks_that_fit_less_memory_give_nearly_the_same(target, digits, partition, synsets, tmp_path):
+def test_smaller_blocks_give_nearly_the_same_models(target, digits, partition, synsets, tmp_path):
     few = replace(QUICK, memory=13 * 6 * target.flat.size * 4 / 2**30, bank=synsets[0].images.shape[1])
     whole, upper = distil(target, digits.train, partition, replace(few, memory=2.0))
     parts, classes = distil(target, digits.train, partition, few, tmp_path)
@@ -268,7 +268,7 @@ def test_blocks_that_fit_less_memory_give_nearly_the_same(target, digits, partit
         assert float((found - wanted).norm() / wanted.norm()) < 0.05
 
 
-def test_a_killed_matching_goes_on_to_the_same_synset(target, digits, partition, tmp_path, monkeypatch):
+def test_a_killed_matching_resumes_to_the_same_synset(target, digits, partition, tmp_path, monkeypatch):
     few = replace(QUICK, memory=13 * 6 * target.flat.size * 4 / 2**30, bank=20)
     wanted, _ = distil(target, digits.train, partition, few)
     pulls, calls = Responses.pulls, []
@@ -288,7 +288,7 @@ def test_a_killed_matching_goes_on_to_the_same_synset(target, digits, partition,
     assert torch.equal(found.images, wanted.images)
 
 
-def test_whole_classes_as_groups_have_one_synset_by_both_names(target, digits):
+def test_groups_that_are_complete_classes_share_the_synsets_of_the_classes(target, digits):
     synset, upper = distil(target, digits.train, classwise(digits.train), QUICK)
     assert torch.equal(synset.targets, upper.targets)
 
@@ -317,7 +317,7 @@ def test_the_fast_path_adds_up_over_unions(target, digits, synsets):
 
 
 @pytest.mark.parametrize("loss", ["smoothed", "squared"])
-def test_a_loss_of_ones_own_will_do(digits, loss):
+def test_the_user_may_choose_the_loss(digits, loss):
     losses = {
         "smoothed": lambda logits, y: F.cross_entropy(logits, y, label_smoothing=0.1),
         "squared": lambda logits, y: (logits - F.one_hot(y, 10).to(logits)).square().mean(),
@@ -331,7 +331,7 @@ def test_a_loss_of_ones_own_will_do(digits, loss):
 
 
 @pytest.mark.parametrize("name", ["simplevit", pytest.param("resnet18ap", marks=pytest.mark.slow), "batchnorm", "tanh"])
-def test_any_network_that_can_be_differentiated_will_do(digits, name):
+def test_any_differentiable_network_can_be_distilled(digits, name):
     networks = {
         "simplevit": lambda: ddm.networks.SimpleViT((1, 8, 8), 10, dim=16, depth=1, heads=2, patch=4),
         "resnet18ap": lambda: ddm.networks.ResNet18AP((1, 8, 8), 10, width=4),

@@ -34,37 +34,37 @@ class Counterfactuals(Models):
         return len(self.synset)
 
     def directions(self, groups: Tensor | None) -> Tensor:
-        """−α_κ ∇L(θ_τ; S_κ) ``(B, P)`` of some groups, or of all; those of all are kept where they fit."""
+        """−α_κ ∇L(θ_τ; S_κ) ``(B, P)`` of some groups, or of all; cached if those of all groups fit the budget."""
         if self.synset.steps > 1:
-            raise InputError("a fine-tuning of several steps has no one direction: ask without fast.")
-        if self._directions is None and (groups is None or self._kept):
-            self._directions = self._steps_of(torch.arange(len(self)), self.target.theta)
+            raise InputError("a fine-tuning of several steps has no single direction: leave out fast.")
+        if self._directions is None and (groups is None or self._fits_budget):
+            self._directions = self._steps(torch.arange(len(self)), self.target.theta)
         if self._directions is None:
             assert groups is not None
-            return self._steps_of(groups, self.target.theta)
+            return self._steps(groups, self.target.theta)
         return self._directions if groups is None else self._directions[groups]
 
     def parameters(self, removed: np.ndarray | Tensor) -> Tensor:
-        """θ_p ``(M, P)`` for M perturbations: ``removed (M, K)`` is True where a group is taken away."""
+        """θ_p ``(M, P)`` for M perturbations: ``removed (M, K)`` is True where a group is removed."""
         if self.synset.steps > 1:
-            return torch.stack([self._finetuned(row) for row in self._checked(removed)])
+            return torch.stack([self._finetune(row) for row in self._check(removed)])
         return super().parameters(removed)
 
-    def _finetuned(self, removed: Tensor) -> Tensor:
+    def _finetune(self, removed: Tensor) -> Tensor:
         """θ_p ``(P,)`` after T steps on the synsets of the removed groups ``(K,)``."""
         groups = removed.nonzero()[:, 0]
         theta = self.target.theta
         for _ in range(self.synset.steps):
-            parts = [self._steps_of(some, theta).sum(0) for some in groups.split(self._at_once)]
+            parts = [self._steps(some, theta).sum(0) for some in groups.split(self._batch_size)]
             theta = theta + torch.stack(parts).sum(0) / self.synset.steps
         return theta
 
-    def _steps_of(self, groups: Tensor, theta: Tensor) -> Tensor:
+    def _steps(self, groups: Tensor, theta: Tensor) -> Tensor:
         """−α_κ ∇L(θ; S_κ) ``(B, P)`` of some groups at θ."""
         if not len(groups):
             return theta.new_zeros(0, len(theta))
         if self.synset.shared:
-            return self._shared_steps_of(groups, theta)
+            return self._shared_steps(groups, theta)
         gradients = synset_gradients(
             self.target,
             theta,
@@ -72,12 +72,12 @@ class Counterfactuals(Models):
             self._images[groups],
             self._targets[groups],
             hard=self.synset.hard,
-            vectorised=False,  # nothing is differentiated twice here, and torch.func takes seconds to import
+            vectorised=False,  # no second derivative is needed, and torch.func takes seconds to import
         )
         return -self._step_sizes[groups][:, None] * gradients.detach()
 
-    def _shared_steps_of(self, groups: Tensor, theta: Tensor) -> Tensor:
-        """The same where all groups share their images: Σ_b J(x̃_b)ᵀ r_κb with r = α (q̃ − p) / B, Σ_l r = 0."""
+    def _shared_steps(self, groups: Tensor, theta: Tensor) -> Tensor:
+        """The steps if all groups share their images: Σ_b J(x̃_b)ᵀ r_κb with r = α (q̃ − p) / B, Σ_l r = 0."""
         target, images = self.target, self._images[0]
         if len(groups) <= self._targets.shape[2]:
             return self._shared_one_by_one(groups, theta)
@@ -90,7 +90,7 @@ class Counterfactuals(Models):
         return total
 
     def _shared_one_by_one(self, groups: Tensor, theta: Tensor) -> Tensor:
-        """The same by a backward pass for each group: fewer than the rows of J where groups are few."""
+        """The shared steps by one backward pass per group: for few groups that is less work than J."""
         target, images = self.target, self._images[0]
         theta = theta.detach().requires_grad_()
         with torch.enable_grad():

@@ -1,6 +1,6 @@
-"""Designs: which perturbations p ∈ {0, 1}^K are tried; 0 removes a group, as in the paper.
+"""Designs: the perturbations p ∈ {0, 1}^K to evaluate. As in the paper, 0 removes a group.
 
-Inside, rows are ``removed = (p == 0)``.
+The code works with ``removed = (p == 0)``, one row for each perturbation.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ def random(groups: int, count: int, fraction: float = 0.5, seed: int = 0) -> np.
 
 
 def given(design: object, groups: int) -> np.ndarray:
-    """``removed (M, K)`` of a design of the user's own: p ``(M, K)``, 1 where a group stays, 0 where it is removed."""
+    """``removed (M, K)`` of the user's own design p ``(M, K)``, 1 where a group stays, 0 where it is removed."""
     present = np.asarray(design)
     if present.ndim != 2 or present.shape[1] != groups or len(present) == 0:
-        raise InputError(f"a design of shape {present.shape} does not fit {groups} groups: give a row a perturbation.")
+        raise InputError(
+            f"a design of shape {present.shape} does not fit {groups} groups: give one row for each perturbation."
+        )
     if not np.isin(present, (0, 1)).all():
         raise InputError("a design holds only 1 (the group stays) and 0 (it is removed).")
     removed = ~present.astype(bool)
@@ -49,7 +51,7 @@ def given(design: object, groups: int) -> np.ndarray:
 
 
 def weights(removed: np.ndarray, beta: Weights) -> np.ndarray:
-    """β_p ``(M,)``. ``removed`` weighs a perturbation by 1 / (number of removed groups): near ones count more."""
+    """β_p ``(M,)``. ``removed`` weighs a perturbation by 1 / (number of removed groups), so small ones count more."""
     if callable(beta):
         values = np.asarray(beta(~removed), dtype=float)
     elif beta == "uniform":
@@ -64,7 +66,7 @@ def weights(removed: np.ndarray, beta: Weights) -> np.ndarray:
 
 
 def make(design: str | np.ndarray, groups: int, perturbations: int | None = None, seed: int = 0) -> np.ndarray:
-    """``removed (M, K)`` of leave-one-out, random (``perturbations`` unions, default 4 K), or a design of one's own."""
+    """``removed (M, K)`` of leave-one-out, random (``perturbations`` unions, default 4 K), or the user's own array."""
     if not isinstance(design, str):
         return given(design, groups)
     if design == "leave-one-out":

@@ -1,4 +1,4 @@
-"""Models beside the target: θ_τ displaced by the sum of a direction for each removed group."""
+"""Displaced models: θ_τ plus one direction for each removed group."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ddm.errors import InputError
 from ddm.training.target import Target
 
 BUDGET = 2**30
-"""Bytes that kept directions, or the models of one chunk, may take."""
+"""Maximum bytes of cached directions, or of the models of one batch."""
 
 _TOGETHER = 2**22
-"""Logits of linear models that are made at once."""
+"""Maximum logits of linear models per batch."""
 
 _FEW_INPUTS, _FEW_PARAMETERS = 4, 250_000
-"""Up to which one vectorised forward pass of all models beats a loop over them on a CPU (bench/bench_vectorised.py)."""
+"""Up to these sizes one vectorised forward pass of all models beats a loop on a CPU (bench/bench_vectorised.py)."""
 
 
 class Models:
@@ -42,12 +42,12 @@ class Models:
         return self._directions if groups is None else self._directions[groups]
 
     def parameters(self, removed: np.ndarray | Tensor) -> Tensor:
-        """θ_p ``(M, P)`` for M perturbations: ``removed (M, K)`` is True where a group is taken away."""
-        removed, theta = self._checked(removed), self.target.theta
-        if self._kept:
+        """θ_p ``(M, P)`` for M perturbations: ``removed (M, K)`` is True where a group is removed."""
+        removed, theta = self._check(removed), self.target.theta
+        if self._fits_budget:
             return theta + _sums(removed, self.directions(None))
         models = theta.repeat(len(removed), 1)
-        for groups in removed.any(0).nonzero()[:, 0].split(self._at_once):
+        for groups in removed.any(0).nonzero()[:, 0].split(self._batch_size):
             models += _sums(removed[:, groups], self.directions(groups))
         return models
 
@@ -61,18 +61,18 @@ class Models:
         return torch.cat(list(self.stacks(removed, x, fast=fast)))[1:]
 
     def stacks(self, removed: np.ndarray | Tensor, x: Tensor, *, fast: bool = False) -> Iterator[Tensor]:
-        """Logits ``(m, n, L)`` of the target and then of each perturbed model, no more than a few held at once.
+        """Logits ``(m, n, L)`` of the target and then of each perturbed model, in batches of a few models.
 
-        ``fast`` takes them from one Jacobian of the target instead of from M models: f + J Σ d_κ, the same to first
-        order in the step.
+        ``fast`` computes them from one Jacobian of the target instead of from M models: f + J Σ d_κ, which agrees to
+        first order in the step.
         """
-        removed, x = self._checked(removed), x.to(self.target.device)
+        removed, x = self._check(removed), x.to(self.target.device)
         return self._linear(removed, x) if fast else self._exact(removed, x)
 
     def _exact(self, removed: Tensor, x: Tensor) -> Iterator[Tensor]:
         with bar("counterfactual models", 1 + len(removed)) as advance, torch.no_grad():
             models = [self.target.theta[None]]
-            for part in removed.split(self._at_once):
+            for part in removed.split(self._batch_size):
                 models.append(self.parameters(part))
                 for logits in self._forward(models, x):
                     yield logits
@@ -87,9 +87,9 @@ class Models:
             yield base + torch.einsum("mk,knl->mnl", some, changes)
 
     def changes(self, groups: Tensor, x: Tensor) -> Tensor:
-        """J(x) d_κ ``(B, n, L)``: what removing each of some groups does to the logits, to first order."""
+        """J(x) d_κ ``(B, n, L)``: how removing each group changes the logits, to first order."""
         inputs = x.split(together(self.target, self.target.outputs(x[:1]).shape[1])) if len(x) > 1 else [x]
-        return torch.cat([self._changes(self.directions(some), inputs) for some in groups.split(self._at_once)])
+        return torch.cat([self._changes(self.directions(some), inputs) for some in groups.split(self._batch_size)])
 
     def _changes(self, directions: Tensor, inputs: Sequence[Tensor]) -> Tensor:
         """J(x) d ``(B, n, L)`` of directions ``(B, P)``, for inputs ``x (n, ...)`` in parts."""
@@ -98,26 +98,26 @@ class Models:
         return torch.cat([torch.einsum("nlp,kp->knl", part, directions) for part in rows], 1)
 
     def _forward(self, models: Sequence[Tensor], x: Tensor) -> Iterable[Tensor]:
-        """Logits ``(m, n, L)`` of models ``(m, P)`` in parts: of all at once, or of one after another."""
+        """Logits ``(m, n, L)`` of models ``(m, P)`` in batches: all models in one call, or one after another."""
         flat, fixed = self.target.flat, self.target.fixed
         if len(x) <= _FEW_INPUTS and flat.size <= _FEW_PARAMETERS:
-            with contextlib.suppress(RuntimeError):  # networks that cannot be vectorised
+            with contextlib.suppress(RuntimeError):  # vmap cannot run some networks
                 whole = torch.cat(list(models)) if len(models) > 1 else models[0]
                 return [vmap(lambda theta: flat(theta, fixed, x))(whole)]
         each = (theta for some in models for theta in some)
         return (torch.cat([flat(theta, fixed, part) for part in x.split(512)])[None] for theta in each)
 
     @property
-    def _at_once(self) -> int:
-        """Models, or directions, that fit the budget."""
+    def _batch_size(self) -> int:
+        """Number of models, or of directions, that fit the budget."""
         return max(1, BUDGET // (self.target.flat.size * self.target.theta.element_size()))
 
     @property
-    def _kept(self) -> bool:
-        """Whether all groups' directions fit, so that they are computed once and kept."""
-        return len(self) <= self._at_once
+    def _fits_budget(self) -> bool:
+        """True if the directions of all groups fit the budget, so that they are computed once and cached."""
+        return len(self) <= self._batch_size
 
-    def _checked(self, removed: np.ndarray | Tensor) -> Tensor:
+    def _check(self, removed: np.ndarray | Tensor) -> Tensor:
         removed = torch.as_tensor(removed).to("cpu", torch.bool)
         if removed.dim() != 2 or removed.shape[1] != len(self):
             raise InputError(f"perturbations of shape {tuple(removed.shape)} do not fit {len(self)} groups.")

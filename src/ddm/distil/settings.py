@@ -1,4 +1,4 @@
-"""How a synset is distilled, and the paper's own settings as presets."""
+"""The settings of a distillation, and the paper's settings as presets."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ _LEAST = {"offset": 1, "checkpoints": 2, "ipc": 1, "finetune_steps": 1, "samples
 class Settings:
     """How the synset of each group is distilled.
 
-    matching:   response (how the target moves while the other data push back), reverse (the paper) or forward (its
-                DDM-match)
-    checkpoints: at most so many of the trajectory, evenly spaced, are those of real gradients
-    init:       of synthetic images: real (samples of the training set), noise, or auto (noise for response matching)
+    matching:   response (how the target moves while the other data push back), reverse (the paper) or forward (the
+                paper's DDM-match)
+    checkpoints: maximum number of evenly spaced checkpoints at which real gradients are computed
+    init:       initial synthetic images: real (training samples), noise, or auto (noise for response matching)
     step_size:  learning rate η_f of the fine-tuning; None calibrates one for each group
-    finetune_steps: steps T of the fine-tuning; a calibrated length is divided among them
-    seed:       of all that is drawn
+    finetune_steps: T, the number of fine-tuning steps; a calibrated step size is divided among them
+    seed:       random seed
     memory:     GiB that gradients may take
-    clip:       quantile of the norms of samples' gradients that none may exceed, 0.5 the median; None leaves them
+    clip:       clip each sample's gradient at this quantile of the gradient norms, for example 0.5; None does not clip
 
-    Of response matching:
+    For response matching:
 
-    samples:    at most so many of a group are those of its gradients
-    curvature:  rows that estimate the curvature; None chooses by the size of the network
-    bank:       images that all groups share; None takes as few as encode the responses within the tolerance
-    tolerance:  mean share of the change of outputs on unseen inputs that the encoding may miss
+    samples:    maximum samples of a group from which its gradients are computed
+    curvature:  number of rows that estimate the curvature; None chooses by the size of the network
+    bank:       number of images that all groups share; None chooses the fewest that meet the tolerance
+    tolerance:  mean share of the change of the outputs on unseen inputs that the encoding may miss
 
-    Of reverse and forward matching:
+    For reverse and forward matching:
 
     pairing:    offset (Algorithm 1: real gradients at θ_t, the synset's at θ_{t+s}) or mirror (Eq. 6: at θ_{τ−t});
                 forward matching compares both at θ_t
     offset:     the trajectory step s, in checkpoints; at most half of the trajectory is used
-    distance:   layer-cosine (as dataset condensation computes it), cosine (whole vectors) or mse
-    ipc:        synthetic samples a group
+    distance:   layer-cosine (as dataset condensation computes it), cosine (of complete gradients) or mse
+    ipc:        synthetic samples per group
     labels:     soft (signed targets q̃ with Σq̃ = 1, learned) or hard (the paper's)
-    augment:    of the synthetic images while matching: none, flip, shift or flip-shift
-    steps:      distillation steps
+    augment:    augmentation of the synthetic images: none, flip, shift or flip-shift
+    steps:      number of distillation steps
     lr:         learning rate of images (and soft targets)
     optimizer:  adam, or sgd with momentum 0.5 as dataset condensation uses it
     """
@@ -96,7 +96,7 @@ class Settings:
             raise InputError("a fixed step size of the fine-tuning must be positive.")
         if self.matching == "response" and (self.step_size, self.labels, self.finetune_steps) != (None, "soft", 1):
             raise InputError(
-                "response matching finds soft labels and one step of its own: leave labels, step_size and "
+                "response matching computes soft labels and a single step itself: leave out labels, step_size and "
                 "finetune_steps, or choose reverse matching."
             )
         if not 0 < self.tolerance < 1:
@@ -110,7 +110,7 @@ class Settings:
         return self.init if self.init != "auto" else "noise" if self.matching == "response" else "real"
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values, without a clip that is not used: as they were before there was one."""
+        """As JSON values. An unused clip is left out, so that settings stored before it existed compare as equal."""
         return {name: value for name, value in asdict(self).items() if name != "clip" or value is not None}
 
 
@@ -121,8 +121,8 @@ _PAPER_LR = {"mnist": 0.001, "cifar10": 0.01, "cifar100": 0.01, "tiny-imagenet":
 def paper(dataset: str, network: str) -> tuple[Recipe, Settings]:
     """The recipe and settings of the paper's supplement for a dataset and a network.
 
-    The table and the text disagree on the images' learning rate (0.1 and 10); this is the table's. Datasets that are
-    not in it take CIFAR-10's row.
+    The table and the text disagree on the images' learning rate (0.1 and 10); this is the table's. Datasets
+    that the table lacks use the row of CIFAR-10.
     """
     lr = _PAPER_LR.get(dataset, 0.01)
     vit = network == "simplevit"
@@ -143,18 +143,18 @@ def paper(dataset: str, network: str) -> tuple[Recipe, Settings]:
 
 
 _CLIP = 0.5
-"""The quantile of the norms of gradients that private synsets clip at."""
+"""Quantile of the gradient norms at which private synsets clip."""
 
 
 def private(settings: Settings) -> Settings:
-    """The same with less of single samples: images start from noise, and samples' gradients are clipped."""
+    """Settings that reveal less of single samples: images start from noise, and samples' gradients are clipped."""
     if settings.init == "real":
         raise InputError("a private synset starts from noise: leave out init=real.")
     return replace(settings, init="noise", clip=_CLIP if settings.clip is None else settings.clip)
 
 
 def changed(settings: Settings, changes: dict[str, Any]) -> Settings:
-    """Settings with some replaced; ``InputError`` names one that does not exist."""
+    """Settings with some values replaced; an unknown name raises ``InputError``."""
     known = Settings.__dataclass_fields__
     for name in changes:
         if name not in known:

@@ -1,6 +1,6 @@
-"""Dist(·, ·) of Eq. 6: how far the synset's gradient is from the wanted one, over all B groups at once.
+"""Dist(·, ·) of Eq. 6: how far the synset's gradient is from the wanted one.
 
-Each takes gradients ``(B, P)`` and gives ``(B,)``.
+A distance compares gradients ``(B, P)`` of B groups and returns ``(B,)``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def layer_cosine(flat: FlatNetwork) -> Distance:
 
 
 def cosine(flat: FlatNetwork) -> Distance:
-    """1 − cosine of the whole gradient vectors."""
+    """1 − cosine of the complete gradient vectors."""
     return lambda synthetic, wanted: 1 - _cosine(synthetic, wanted)
 
 

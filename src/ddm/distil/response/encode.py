@@ -1,13 +1,14 @@
 """The synset of responses: a few images that all groups share, and soft targets on them for each group.
 
 One step of fine-tuning on B images x̃_b with targets q̃_κb moves the target by Σ_b J(x̃_b)ᵀ r_κb, where the residuals
-r_κb = α_κ (q̃_κb − p_b) / B, p = softmax(f), are free but for Σ_l r_κbl = 0. So for given images the best targets are a
-linear least-squares problem, solved in closed form for all groups at once, in function space: what is least is
+r_κb = α_κ (q̃_κb − p_b) / B, p = softmax(f), may have any value as long as Σ_l r_κbl = 0. So for given images the best
+targets solve a linear least-squares problem, in closed form and for all groups at once. They minimise, for
+Δ̃_κ = Σ_b J(x̃_b)ᵀ r_κb,
 
     ‖A(Δ̃_κ − Δ_κ)‖² + μ‖Δ̃_κ − Δ_κ‖²,    AᵀA the curvature of the training loss at θ_τ on reference inputs.
 
-A bank of noise images spans nearly all that responses need, so that a synset holds no training image. The encoding
-error ‖A'(Δ̃ − Δ)‖² / ‖A'Δ‖² on reference inputs that the fit has not seen decides how many images there are.
+The images are called the bank. A bank of noise images can express nearly all responses, so a synset needs no training
+image. The encoding error, measured by A' on inputs that the fit has not seen, decides how many images the bank has.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from ddm.errors import InputError
 from ddm.training.target import Target
 
 _REFERENCES, _CHECKS = 2048, 512
-"""Rows of A, and of A' that checks it; fewer for networks of many parameters."""
+"""Rows of A, and of A'; large networks have fewer."""
 
 _EUCLIDEAN, _RIDGE = 0.1, 1e-5
-"""μ, and the ridge of the least squares, each relative to the mean of the diagonal that it is added to."""
+"""μ, and the ridge of the least squares, both relative to the mean of the diagonal to which they are added."""
 
-_FIRST, _MOST = 1024, 4096
-"""Rows of J(x̃), images × classes, that a bank starts with and may grow to; fewer likewise."""
+_MIN_ROWS, _MAX_ROWS = 1024, 4096
+"""Rows of J(x̃), images × classes, of the smallest and of the largest bank; large networks have fewer."""
 
-_NEARLY = 0.9
-"""A bank of so many of the images that it may have does not grow any more."""
+_NEARLY_MAX = 0.9
+"""A bank with this fraction of its maximum images does not grow: a few more images cost as much as a new bank."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +76,15 @@ class Encoder:
 
     @property
     def metric_bytes(self) -> int:
-        """Memory of the rows of A, which are kept where they fit a quarter of the memory, and recomputed otherwise."""
+        """Bytes of the rows of A. 0 if they exceed a quarter of the memory, and are recomputed instead."""
         needed = len(self.metric) * self.target.flat.size * self.target.theta.element_size()
         return needed if needed <= self.settings.memory * 2**28 else 0
 
     def _check_memory(self) -> None:
-        """Refuse so many classes that the least squares do not fit the memory, whatever the bank."""
+        """Refuse a number of classes for which even the smallest bank's least squares do not fit the memory."""
         rows = self.min_images * self.classes
         wanted = least_squares_bytes(rows, len(self.metric)) / 2**30
-        if rows > _MOST and wanted > self.settings.memory:
+        if rows > _MAX_ROWS and wanted > self.settings.memory:
             raise InputError(
                 f"solving for the soft targets of {self.min_images} images and {self.classes:,} classes takes "
                 f"{wanted:.1f} GiB, more than the setting memory={self.settings.memory:g} allows: raise it, or choose "
@@ -92,54 +93,54 @@ class Encoder:
 
     @property
     def min_images(self) -> int:
-        """Images that a bank starts with."""
-        return self.settings.bank or max(2, fewer_for_large(_FIRST, self.target.flat.size) // self.classes)
+        """Images of the first bank that is tried."""
+        return self.settings.bank or max(2, fewer_for_large(_MIN_ROWS, self.target.flat.size) // self.classes)
 
     @property
     def max_images(self) -> int:
-        """Images that it may grow to; one that does not fit the memory does not, as its cost grows with its square."""
+        """Images of the largest bank. A bank that does not fit the memory does not grow: its cost is quadratic."""
         grows = self.settings.bank is None and len(self.slices(self.min_images)) == 1
-        return max(self.min_images, _MOST // self.classes) if grows else self.min_images
+        return max(self.min_images, _MAX_ROWS // self.classes) if grows else self.min_images
 
     def slices(self, count: int) -> list[slice]:
-        """Parts of the parameters whose columns of J, of ``count`` images, fit half of the memory."""
+        """Slices of the parameters, such that the columns of J for ``count`` images fit half of the memory."""
         bytes_each = count * self.classes * self.target.theta.element_size()
         return slices(self.target.flat.size, int(self.settings.memory * 2**29 / bytes_each))
 
     @property
     def rows(self) -> int:
-        """Backward passes for a bank that grows as far as it may, recomputations included."""
+        """Backward passes for the largest bank, recomputations included."""
         return (self.max_images * self.classes + len(self.metric)) * len(self.slices(self.min_images))
 
     def choose(self, responses: Tensor, advance: Advance = lambda amount: None) -> tuple[Tensor, Encoding]:
-        """As few images ``(B, ...)`` as encode responses ``(K, P)`` well enough, or as many as are asked for.
+        """The smallest bank ``(B, ...)`` that encodes responses ``(K, P)`` within the tolerance, and the encoding.
 
-        ``advance`` counts rows.
+        A bank size in the settings overrides the choice. ``advance`` counts rows.
         """
         count = self.min_images
         while True:
             images = self.images(count)
             encoding = self.encode(images, responses, advance)
             excess = float(encoding.error.mean()) / self.settings.tolerance
-            if excess <= 1 or count >= _NEARLY * self.max_images:
+            if excess <= 1 or count >= _NEARLY_MAX * self.max_images:
                 return images, encoding
             count = min(math.ceil(count * min(max(excess, 1.5), 4)), self.max_images)
 
     def images(self, count: int) -> Tensor:
-        """Noise, or training samples of all classes in turn ``(count, ...)``."""
+        """A bank ``(count, ...)`` of noise, or of training samples from each class in turn."""
         seed = self.settings.seed
         if self.settings.start_images == "noise":
-            drawn = torch.randn(count, *self.samples.shape, generator=torch.Generator().manual_seed(seed))
+            images = torch.randn(count, *self.samples.shape, generator=torch.Generator().manual_seed(seed))
         else:
             rng, labels = np.random.default_rng(seed), self.samples.labels.numpy()
             orders = [rng.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
             turns = [order[turn % len(order)] for turn in range(-(-count // len(orders))) for order in orders]
-            drawn = self.samples.batch(np.array(turns[:count]))[0]
-        return drawn.to(self.target.theta)
+            images = self.samples.batch(np.array(turns[:count]))[0]
+        return images.to(self.target.theta)
 
     def encode(self, images: Tensor, responses: Tensor, advance: Advance = lambda amount: None) -> Encoding:
         """The residuals that come closest to responses ``(K, P)``, on images ``(B, ...)``; ``advance`` counts rows."""
-        bank = self._bank_of(images, advance)
+        bank = self._bank_for(images, advance)
         inner = _products(self._jacobians(bank), responses)
         wanted = _products(self.metric.batches(), responses)
         fit, check = slice(None, self.references), slice(self.references, None)
@@ -147,24 +148,26 @@ class Encoder:
         residuals = torch.cholesky_solve(right, bank.factor)
         alignment = torch.cosine_similarity(bank.seen[check] @ residuals, wanted[check], dim=0)
         residuals = residuals.T.reshape(len(responses), len(images), self.classes)
-        residuals = residuals - residuals.mean(2, keepdim=True)  # all the same to J less its mean
+        residuals = residuals - residuals.mean(2, keepdim=True)  # J minus its mean gives the same step
         return Encoding(residuals.to(responses), alignment.to(responses))
 
-    def _bank_of(self, images: Tensor, advance: Advance) -> _Bank:
-        """The bank of images, made once for all responses."""
+    def _bank_for(self, images: Tensor, advance: Advance) -> _Bank:
+        """The bank of these images, built once for all responses."""
         if self._bank is None or self._bank.images is not images:
-            self._bank = None  # before the next one is made: two may not fit the memory
-            self._bank = self._made(images, advance)
+            self._bank = None  # frees the memory first: two banks may not fit
+            self._bank = self._build_bank(images, advance)
         return self._bank
 
-    def _made(self, images: Tensor, advance: Advance) -> _Bank:
-        """Products over the parameters, taken slice by slice so that J fits half of the memory."""
+    def _build_bank(self, images: Tensor, advance: Advance) -> _Bank:
+        """Sum the products over slices of the parameters, so that J fits half of the memory."""
         size = len(images) * self.classes
         bank = _Bank.empty(images, size, len(self.metric))
         parts = self.slices(len(images))
         for columns in parts:
             jacobian = stack_rows((part[:, columns] for part in self._jacobians(bank, advance)), size)
-            metric = (part[:, columns].contiguous() for part in self.metric.batches(advance))  # a view keeps it all
+            metric = (
+                part[:, columns].contiguous() for part in self.metric.batches(advance)
+            )  # a view would keep all columns in memory
             bank.add(jacobian, merge_rows(metric, MAX_FLOATS // jacobian.shape[1]), self.references)
         if len(parts) == 1:
             bank.jacobian = jacobian
@@ -175,25 +178,25 @@ class Encoder:
         return _EUCLIDEAN * bank.trace / self.target.flat.size
 
     def _jacobians(self, bank: _Bank, advance: Advance = lambda amount: None) -> Iterator[Tensor]:
-        """J(x̃) in parts ``(b·L, P)``, less its mean over classes: residuals that sum to 0 see no more of it."""
+        """J(x̃) in parts ``(b·L, P)``, minus its mean over classes, which residuals that sum to 0 do not see."""
         if bank.jacobian is not None:
             yield bank.jacobian
             return
         for part in bank.images.split(together(self.target, self.classes)):
-            found = jacobian(self.target, self.target.theta, self.target.fixed, part)
-            found -= found.mean(1, keepdim=True)
-            yield found.flatten(0, 1)
+            rows = jacobian(self.target, self.target.theta, self.target.fixed, part)
+            rows -= rows.mean(1, keepdim=True)
+            yield rows.flatten(0, 1)
             advance(len(part) * self.classes)
 
 
 @dataclass
 class _Bank:
-    """Images with what the encodings of all responses share, in double precision.
+    """Images with the products that the encodings of all responses share, in double precision.
 
-    factor:   at first JJᵀ ``(BL, BL)``, then the lower factor of JAᵀAJᵀ + μJJᵀ with its ridge
-    seen:     AJᵀ ``(M, BL)`` of all M rows of A, those that check it last
-    trace:    of AᵀA without these
-    jacobian: J ``(BL, P)`` itself, where it fits the memory
+    factor:   JJᵀ ``(BL, BL)``; after ``factorise`` the lower Cholesky factor of JAᵀAJᵀ + μJJᵀ + ridge
+    seen:     AJᵀ ``(M, BL)`` for the rows of A, followed by those of A'
+    trace:    trace of AᵀA
+    jacobian: J ``(BL, P)``, or None if it does not fit the memory
     """
 
     images: Tensor
@@ -204,12 +207,12 @@ class _Bank:
 
     @classmethod
     def empty(cls, images: Tensor, size: int, rows: int) -> _Bank:
-        """A bank that nothing was added to yet."""
+        """A bank whose products are still zero."""
         zeros = partial(torch.zeros, dtype=torch.float64)
         return cls(images, zeros(size, size), zeros(rows, size))
 
     def add(self, jacobian: Tensor, metric: Iterator[Tensor], references: int) -> None:
-        """The part of some parameters: J ``(BL, w)``, and rows of A ``(b, w)`` in turn."""
+        """Add the products over a slice of w parameters, from J ``(BL, w)`` and rows of A in batches ``(b, w)``."""
         self.factor += gram(jacobian).cpu().double()
         start = 0
         for part in metric:
@@ -218,7 +221,7 @@ class _Bank:
             start += len(part)
 
     def factorise(self, mu: float, references: int) -> None:
-        """When all was added: what the least squares of all responses share, in the backend of JJᵀ."""
+        """Replace JJᵀ by the Cholesky factor of the least squares, after all slices were added."""
         self.factor *= mu
         add_gram_of_columns(self.factor, self.seen[:references])
         self.factor.diagonal().add_(_RIDGE * self.factor.diagonal().mean())
@@ -226,10 +229,10 @@ class _Bank:
 
 
 def least_squares_bytes(rows: int, seen: int) -> int:
-    """Bytes of the least squares of so many rows, those seen by A in them, with JJᵀ in single precision on its way."""
+    """Bytes of the least squares for ``rows`` rows of J and ``seen`` rows of A: JJᵀ in both precisions, and AJᵀ."""
     return rows * (12 * rows + 8 * seen)
 
 
 def _products(parts: Iterator[Tensor], responses: Tensor) -> Tensor:
-    """Rows ``(b, P)`` in parts times responses ``(K, P)``: ``(M, K)`` in double precision."""
+    """Products ``(M, K)`` of rows, which arrive in parts ``(b, P)``, with responses ``(K, P)``; double precision."""
     return torch.cat([(part @ responses.T).cpu().double() for part in parts])

@@ -1,4 +1,4 @@
-"""Response matching: pulls, one solve and lengths for a block of groups, then their encoding in a shared image bank."""
+"""Response matching: the responses of a block of groups, then their encoding in a shared bank of images."""
 
 from __future__ import annotations
 
