@@ -76,9 +76,9 @@ def test_the_models_of_a_design_are_the_models_one_by_one(datamodel, digits, mon
 @pytest.fixture
 def held(monkeypatch):
     """How many directions each call made."""
-    made, found = Counterfactuals._steps_of, []
+    made, found = Counterfactuals._steps, []
     monkeypatch.setattr(
-        Counterfactuals, "_steps_of", lambda self, some, theta: found.append(len(some)) or made(self, some, theta)
+        Counterfactuals, "_steps", lambda self, some, theta: found.append(len(some)) or made(self, some, theta)
     )
     return found
 
