@@ -125,6 +125,16 @@ def test_without_json_people_get_words(command, run):
     assert [answer.err for answer in (said, attributed, traced, unlearnt)] == [""] * 4
 
 
+def test_people_read_points_where_json_holds_fractions(command, run, opened):
+    datamodel, data = opened
+    (_, effect), *_ = datamodel.attribute(data.test[2], "probabilities").top(1)
+    for question in ("attribute", "trace"):
+        options = (question, run, "--index", 2, "--objective", "probabilities")
+        assert "points" in command(*options).out
+        assert "points" not in command(*options, "--json").out
+    assert f"{100 * effect:+.1f}" in command("attribute", *options[1:], "--top", 1).out
+
+
 def test_a_complete_run_is_fitted_again_at_once(command, run):
     files = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     assert command(*FIT, "--json", "--out", run).json["groups"] == 20

@@ -125,7 +125,7 @@ def test_what_this_process_took_before_does_not_count():
 def test_the_workers_are_said_and_a_wrong_engine_refused(command, monkeypatch):
     monkeypatch.setattr(joblib, "cpu_count", lambda: 3)
     small = ("fit", "digits", "--limit", "100", "--epochs", "2", "--plan", "--engine")
-    assert "that of 3 workers" in command(*small, "processes").out
+    assert "including 3 workers" in command(*small, "processes").out
     assert "workers" not in command(*small, "serial").out
     assert "cores as this machine" in command(*small, "dask://127.0.0.1:1").err
     assert_refused(command(*small, "nonsense"), "no engine 'nonsense'")
@@ -150,7 +150,7 @@ def test_more_steps_of_matching_take_more_time(matching):
 def test_a_plan_is_said_and_nothing_is_written(command, tmp_path):
     answer = command("fit", "digits", "--limit", "100", "--epochs", "2", "--plan")
     assert answer.code == 0
-    assert "This would take about" in answer.out
+    assert "This fit would take about" in answer.out
     assert "of memory" in answer.out
     assert not list(tmp_path.iterdir())
     found = json.loads(command("fit", "digits", "--limit", "100", "--epochs", "2", "--plan", "--json").out)

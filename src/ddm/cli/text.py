@@ -1,4 +1,8 @@
-"""What the command line says to people: tables and sentences, with signs and units in words."""
+"""The text that commands print for people: tables and sentences, with units.
+
+Changes of probabilities, accuracy, precision, recall and F1 are printed in points: a change from 50 % to 53 % is
++3.0 points. JSON holds fractions.
+"""
 
 from __future__ import annotations
 
@@ -22,83 +26,100 @@ from ddm.runs.verify import OTHER, Verification
 from ddm.truth.audit import RUNS, Audit, trust_line
 from ddm.truth.figures import label_of, meaning_of
 
+_IN_POINTS = ("probabilities", "accuracy", "precision", "recall", "f1", "class-precision", "class-recall", "class-f1")
+"""Objectives whose values are fractions."""
+
 
 def describe_run(out: Console, facts: dict[str, Any], folder: str) -> None:
-    """What a run holds."""
+    """Describe a run in a few sentences."""
     accuracy, samples, sizes = facts["accuracy"], facts["samples"], facts["group_sizes"]
     out.print(
         f"{facts['network']} with {facts['parameters']:,} parameters, trained on {samples['train']:,} samples "
-        f"of {facts['data']}: {accuracy['train']:.1%} right on them, {accuracy['validation']:.1%} on "
-        f"{samples['validation']:,} validation and {accuracy['test']:.1%} on {samples['test']:,} test samples."
+        f"of {facts['data']}. Accuracy: {accuracy['train']:.1%} on the training set, {accuracy['validation']:.1%} on "
+        f"{samples['validation']:,} validation samples, {accuracy['test']:.1%} on {samples['test']:,} test samples."
     )
     out.print(
         f"{facts['groups']} groups of {sizes['smallest']} to {sizes['largest']} samples, distilled by "
-        f"{facts['matching']} matching into {facts['synset_bytes'] / 1024:,.0f} KiB; mean alignment of the synset's "
-        f"step with what it was matched to {facts['alignment']:.2f} (1 is perfect, 0 is unrelated)."
+        f"{facts['matching']} matching into {facts['synset_bytes'] / 1024:,.0f} KiB. Mean alignment of the synsets "
+        f"with their targets: {facts['alignment']:.2f} (1 is perfect, 0 is unrelated)."
     )
     if facts["stopped"]:
         out.print(f"{len(facts['stopped'])} groups could not be distilled: {', '.join(facts['stopped'])}.")
     if "seconds" in facts:
-        out.print("Seconds: " + ", ".join(f"{stage} {value:.1f}" for stage, value in facts["seconds"].items()) + ".")
+        stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in facts["seconds"].items())
+        out.print(f"Time: {stages}.")
     out.print(f"Files: {folder}")
 
 
 def describe_estimate(out: Console, estimate: Estimate) -> None:
-    """What a fit would take."""
+    """Print the estimate of a fit."""
     stages = ", ".join(f"{stage} {format_duration(seconds)}" for stage, seconds in estimate.seconds.items())
-    out.print(f"This would take about {format_duration(sum(estimate.seconds.values()))}: {stages}.")
-    workers = f", that of {estimate.workers} workers among it," if estimate.workers else ""
+    out.print(f"This fit would take about {format_duration(sum(estimate.seconds.values()))}: {stages}.")
+    workers = f" (including {estimate.workers} workers)" if estimate.workers else ""
     out.print(
         f"It needs about {estimate.memory / 2**30:.1f} GiB of memory{workers} and "
         f"{estimate.disk / 2**20:,.0f} MiB of disk. "
-        "These may be wrong by a factor of two; nothing was written."
+        "Each estimate is within a factor of two. Nothing was written."
     )
 
 
 def effects_table(attribution: Attribution, count: int) -> Table:
-    """The strongest effects of an attribution."""
+    """A table of the strongest effects of an attribution."""
     table = _table(
         f"Effect of removing each group on: {attribution.measured}\n"
-        f"{attribution.baseline[attribution.focus]:.4g} with all groups",
+        f"{_value(attribution, attribution.baseline[attribution.focus])} with all groups",
         ("group removed",),
-        ("samples", "effect"),
+        ("samples", "effect, in points" if attribution.objective in _IN_POINTS else "effect"),
         caption=SIGN,
     )
     ranked = attribution.sort()
     for name, size, score in list(zip(ranked.names, ranked.sizes, ranked.scores, strict=True))[:count]:
-        table.add_row(name, str(size), f"{score:+.4g}")
+        table.add_row(name, str(size), _points(score) if attribution.objective in _IN_POINTS else f"{score:+.4g}")
     return table
 
 
+def _value(attribution: Attribution, value: float) -> str:
+    return f"{value:.1%}" if attribution.objective in _IN_POINTS else f"{value:.4g}"
+
+
+def _effect(objective: str, effect: float) -> str:
+    """An effect with its sign and unit."""
+    return f"{_points(effect)} points" if objective in _IN_POINTS else f"{effect:+.4g}"
+
+
 def describe_trace(out: Console, trace: Trace) -> None:
-    """The trail from class to cluster."""
-    measured = trace.clusters.measured
+    """Print the class and the group most responsible, and what the search cost."""
+    measured, objective = trace.clusters.measured, trace.clusters.objective
     if trace.classes is not None:
-        effect = trace.classes.top(1)[0][1]
-        out.print(f"Class with the strongest effect on the {measured}: {trace.class_name} ({effect:+.4g} without it).")
-    out.print(f"Group with the strongest effect on the {measured}: {trace.group} ({trace.effect:+.4g} without it).")
+        effect = _effect(objective, trace.classes.top(1)[0][1])
+        out.print(f"Class with the strongest effect on the {measured}: {trace.class_name} ({effect} without it).")
+    effect = _effect(objective, trace.effect)
+    out.print(f"Group with the strongest effect on the {measured}: {trace.group} ({effect} without it).")
     if trace.verified is not None:
-        exact = ", ".join(f"{name} {effect:+.4g}" for name, effect in trace.verified.top(len(trace.verified)))
-        out.print(f"By retraining without each: {exact}.")
-    out.print(f"{trace.models} fine-tunings; searching every group takes {trace.full}. Effect {SIGN}.")
+        exact = trace.verified.top(len(trace.verified))
+        each = ", ".join(f"{name} {_effect(objective, effect)}" for name, effect in exact)
+        out.print(f"Effects measured by retraining without each group: {each}.")
+    out.print(f"The search took {trace.models} fine-tunings; searching every group takes {trace.full}.")
+    out.print(f"{SIGN[0].upper()}{SIGN[1:]}.")
 
 
-def shares_table(shares: Shares, count: int) -> Table:
-    """The samples of a group that contribute most to its effect."""
+def shares_table(shares: Shares, objective: str, count: int) -> Table:
+    """A table of the samples of a group that contribute most to its effect."""
     table = _table(
         f"Samples of group {shares.group} by their share of its effect on: {shares.output}\n"
-        f"{shares.effect:+.4g} without the group; {len(shares)} samples add up to it",
+        f"{_effect(objective, shares.effect)} without the group, the sum over its {len(shares)} samples",
         (),
-        ("training sample", "share", "of the effect"),
+        ("training sample", "share", "percent of the effect"),
         caption=SIGN,
     )
     for row, value in shares.top(count):
-        table.add_row(str(row), f"{value:+.4g}", f"{value / shares.effect:.1%}")
+        share = f"{100 * value:+.2f} points" if objective in _IN_POINTS else f"{value:+.4g}"
+        table.add_row(str(row), share, f"{value / shares.effect:.1%}")
     return table
 
 
 def describe_diagnosis(out: Console, diagnosis: Diagnosis, count: int) -> None:
-    """What to look at first, in sentences, then in tables of at most ``count`` rows, then how far to trust it."""
+    """Print the findings as sentences, then tables of at most ``count`` rows, then how far to trust them."""
     *found, trust_line = diagnosis.sentences()
     for sentence in found:
         out.print(sentence)
@@ -115,11 +136,12 @@ def describe_diagnosis(out: Console, diagnosis: Diagnosis, count: int) -> None:
 
 def _findings_table(diagnosis: Diagnosis, count: int) -> Table:
     table = _table(
-        "Groups to look at, with what removing each does",
+        "Groups to check, and the effect of removing each",
         ("group", "why"),
         ("size", "label → like", "confirmed", "loss", "accuracy"),
-        caption="like: what the model without the group says; confirmed: labels it gives too.\n"
-        "loss, accuracy in points: + removing the group raises it, - lowers it",
+        caption="like: the class that the model without the group predicts most often for other labels.\n"
+        "confirmed: share of labels that this model predicts too.\n"
+        "loss, accuracy (in points): change if the group is removed",
     )
     for why, findings in (("mislabelled?", diagnosis.noisy), ("harmful", diagnosis.merely_harmful)):
         for finding in findings[:count]:
@@ -150,11 +172,11 @@ def _suspects_table(diagnosis: Diagnosis, count: int) -> Table:
 
 def _confusions_table(confusions: Sequence[Confusion]) -> Table:
     table = _table(
-        "Errors, with what the probability of the wrong class does without the groups that cause them",
+        "Most frequent errors, and how removing groups changes the probability of the wrong class",
         ("class", "taken for"),
         ("samples",),
     )
-    table.add_column("causes, in points")
+    table.add_column("groups that cause it, in points")
     for confusion in confusions:
         causes = ", ".join(f"{group} {_points(effect)}" for group, effect in confusion.causes[:3] if effect < 0)
         table.add_row(confusion.true, confusion.predicted, str(confusion.count), causes or "–")
@@ -163,10 +185,10 @@ def _confusions_table(confusions: Sequence[Confusion]) -> Table:
 
 def _classes_table(diagnosis: Diagnosis) -> Table:
     table = _table(
-        f"Each class, with the group that contributes most to it and what F1 does without that group\n"
-        f"{diagnosis.accuracy:.1%} of all {int(diagnosis.counts.sum())} samples are right",
+        f"Each class, and the group whose removal lowers its F1 most\n"
+        f"Accuracy on all {int(diagnosis.counts.sum())} samples: {diagnosis.accuracy:.1%}",
         ("class",),
-        ("precision", "recall", "F1", "contributes most, in points"),
+        ("precision", "recall", "F1", "change of F1, in points"),
     )
     for c, name in enumerate(diagnosis.classes):
         figures = (f"{values[c]:.1%}" for values in (diagnosis.precision, diagnosis.recall, diagnosis.f1))
@@ -195,7 +217,7 @@ def _points(fraction: float) -> str:
 
 
 def describe_audit(out: Console, audit: Audit) -> None:
-    """How far a datamodel can be trusted."""
+    """Print the figures of an audit, their meaning, and how far to trust the datamodel."""
     single, many = len(audit.groups), audit.unions
     for run, figures in audit.figures.items():
         headings = ("datamodel", "95 % interval", "retraining", "ceiling")
@@ -211,18 +233,18 @@ def describe_audit(out: Console, audit: Audit) -> None:
         out.print(table)
     for name in dict.fromkeys(name for figures in audit.figures.values() for name in figures):
         out.print(f"{label_of(name)}: {meaning_of(name)}")
-    out.print("retraining: what another retraining scores. ceiling: what the effect without noise would score.")
+    out.print("retraining: the score of another retraining. ceiling: the score of effects without noise.")
     out.print(
-        f"{audit.trainings} retrainings of {audit.seconds:.1f} s: without each of {single} groups, without {many} "
-        f"unions of half of the groups, and with all, in {audit.orders} batch orders; {audit.samples[0]} test and "
-        f"{audit.samples[1]} validation samples."
+        f"{audit.trainings} retrainings of {audit.seconds:.1f} s each, in {audit.orders} batch orders: without each of "
+        f"{single} groups, without {many} random halves of the groups, and with all groups; measured on "
+        f"{audit.samples[0]} test and {audit.samples[1]} validation samples."
     )
     out.print(trust_line(audit.sentence))
 
 
 def describe_verification(out: Console, found: Verification) -> None:
-    """What was found of each file of a run; those of a folder together where all is well."""
-    table = _table(f"Files of {found.run}", ("file", "found", "why"), ())
+    """Print the state of each file of a run; whole files of a folder share one row."""
+    table = _table(f"Files of {found.run}", ("file", "state", "why"), ())
     for one in found.checked:
         if one.bad or (one.state != OTHER and "/" not in one.name):
             table.add_row(escape(one.name), one.state, escape(one.why))
@@ -240,7 +262,7 @@ def _number(value: float | None) -> str:
 
 
 def predictions(logits: Tensor, classes: Sequence[str], count: int = 3) -> str:
-    """The likeliest classes of one sample ``(L,)`` with their probabilities."""
+    """The most probable classes of one sample ``(L,)``, with their probabilities."""
     probabilities = logits.softmax(-1)
     best = probabilities.argsort(descending=True)[:count].tolist()
     return ", ".join(f"{classes[c]} {float(probabilities[c]):.1%}" for c in best)

@@ -49,6 +49,7 @@ def unlearn(
     say = console().print
     say(f"Without {', '.join(facts['removed'])}:")
     for split, value in facts["accuracy"].items():
-        say(f"  {split} accuracy {value['before']:.2%} → {value['after']:.2%}")
-    say(f"Model: {out} (read it with ddm.networks.load)")
+        change = 100 * (value["after"] - value["before"])
+        say(f"  {split} accuracy {value['before']:.1%} → {value['after']:.1%} ({change:+.1f} points)")
+    say(f"Model: {out} (load it with ddm.networks.load).")
     say(datamodel.trust)

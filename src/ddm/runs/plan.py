@@ -1,4 +1,4 @@
-"""What a fit would take: time, memory and disk, from short trials of each kind of work, times how often it is done."""
+"""Estimate the time, memory and disk space of a fit: short trials of each stage, scaled to the amount of work."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from ddm.training.optimizers import OPTIMIZERS
 from ddm.training.target import Target
 from ddm.training.trajectory import Trajectory
 
-_CLUSTERED = 2000
-"""Samples of a trial of k-means."""
+_TRIAL_SAMPLES = 2000
+"""Maximum samples in the trial of k-means."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a fit would take.
+    """The time, memory and disk space that a fit needs.
 
-    seconds: of each stage
-    memory:  bytes of this process and its workers at their largest, the data among them
-    workers: processes that it starts on this machine
-    disk:    bytes of the run
+    seconds: time of each stage
+    memory:  peak bytes of this process and its workers together, including the data
+    workers: number of worker processes on this machine
+    disk:    bytes of the run directory
     """
 
     seconds: dict[str, float]
@@ -52,29 +52,29 @@ class Estimate:
 
 
 def estimate(config: Config, engine: Engine = None) -> Estimate:
-    """What the fit of ``config`` would take on this machine, right to a factor of two; nothing is written."""
+    """The cost of fitting ``config`` on this machine, within a factor of two; writes nothing."""
     if Backend.parse(engine).remote:
-        progress.note("The plan takes the cluster to have as many cores as this machine.")
+        progress.note("The plan assumes that the cluster has as many cores as this machine.")
     empty = resident_bytes()
     data = load_data(config)
     network = networks.build(config.model, data.train.shape, len(data.classes), **config.options)
-    own = read_groups(config, data)
+    groups = read_groups(config, data)
     with progress.silent():
-        training = _training(network, data.train, config)
-        target = _stand_in(network, data.train, config)
-        partition = _stand_in_partition(data.train, config, target, own)
+        training = _time_training(network, data.train, config)
+        target = _stand_in_target(network, data.train, config)
+        partition = _stand_in_partition(data.train, config, target, groups)
         matching = estimate_matching(target, data.train, partition, config.settings, engine)
         seconds = {
             "training": training,
-            "partition": _clustering(data.train, config, target),
+            "partition": _time_clustering(data.train, config, target),
             "matching": matching.seconds,
         }
     memory = resident_bytes() + matching.memory + matching.workers * (empty + matching.worker_bytes)
     return Estimate(seconds, memory, matching.workers, _disk(target, matching))
 
 
-def _training(network: nn.Module, samples: Samples, config: Config) -> float:
-    """Seconds of the training, from a short one of a few batches; the first of all also loads what it needs."""
+def _time_training(network: nn.Module, samples: Samples, config: Config) -> float:
+    """Seconds of the training, scaled up from a few batches; the first trial also pays for loading libraries."""
     recipe = replace(config.recipe, epochs=1, checkpoint_every=None)
     count = min(len(samples), 2 * recipe.batch_size)
     first = stopwatch.time_once(partial(train, network, samples[:count], recipe, device=config.device))
@@ -85,7 +85,7 @@ def _training(network: nn.Module, samples: Samples, config: Config) -> float:
         count = min(len(samples), 2 * count)
 
 
-def _stand_in(network: nn.Module, samples: Samples, config: Config) -> Target:
+def _stand_in_target(network: nn.Module, samples: Samples, config: Config) -> Target:
     """A target with as many checkpoints as the real one will have, all of them θ_0."""
     steps = math.ceil(len(samples) / config.recipe.batch_size) * config.recipe.epochs
     every = config.recipe.checkpoint_every or math.ceil(steps / config.recipe.epochs)
@@ -98,26 +98,26 @@ def _stand_in(network: nn.Module, samples: Samples, config: Config) -> Target:
     return Target(network, trajectory, recipe=config.recipe, device=config.device)
 
 
-def _stand_in_partition(samples: Samples, config: Config, target: Target, own: np.ndarray | None) -> Partition:
-    """Groups as many and as large as those of the real partition, on the whole."""
-    if own is None and config.partition == "kmeans":
+def _stand_in_partition(samples: Samples, config: Config, target: Target, groups: np.ndarray | None) -> Partition:
+    """A partition with the same number of groups, of about the same sizes, as the real one."""
+    if groups is None and config.partition == "kmeans":
         return sequential(samples, config.clusters)
-    kind = config.partition if own is None else own
+    kind = config.partition if groups is None else groups
     return make_partition(target, samples, kind, config.clusters, None, config.settings.seed)
 
 
-def _clustering(samples: Samples, config: Config, target: Target) -> float:
-    """Seconds of features and k-means, by those of some samples of a class, and of loading what they need."""
+def _time_clustering(samples: Samples, config: Config, target: Target) -> float:
+    """Seconds of features and k-means, scaled up from samples of the largest class, plus loading libraries."""
     if config.groups is not None or config.partition != "kmeans":
         return 0.0
     labels = samples.labels.numpy()
-    some = samples[np.flatnonzero(labels == np.bincount(labels).argmax())[:_CLUSTERED]]
+    some = samples[np.flatnonzero(labels == np.bincount(labels).argmax())[:_TRIAL_SAMPLES]]
     first = stopwatch.time_once(lambda: kmeans(some[:2], np.zeros((2, 1)), 1))
     passed = stopwatch.time_once(lambda: kmeans(some, features_of(some, config.features, target), config.clusters))
     return first + passed * len(samples) / len(some)
 
 
 def _disk(target: Target, matching: MatchingEstimate) -> int:
-    """Bytes of the trajectory, of its last state with the optimizer's, and of the synsets with their blocks."""
+    """Bytes of the checkpoints, of the last state with the optimizer's, and of the synsets with their blocks."""
     state = sum(tensor.nbytes for tensor in target.trajectory[0].values())
     return state * (len(target.trajectory) + 2) + 2 * matching.synset_bytes
