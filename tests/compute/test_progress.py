@@ -104,3 +104,7 @@ def test_a_bar_labels_the_elapsed_time_and_the_time_left(monkeypatch):
         assert Watched.shown.wait(60)
     shown = sys.stderr.getvalue()
     assert shown.index("elapsed,") < shown.index("left")
+
+
+def test_work_that_was_underestimated_never_passes_its_total():
+    assert progress.format_line("matching", 1.2e10, 1e10, 30) == "matching: 100%, 30 s elapsed, 0 s left"

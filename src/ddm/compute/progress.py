@@ -111,8 +111,9 @@ def _log(description: str, total: float) -> Iterator[Advance]:
 def format_line(description: str, done: float, total: float, elapsed: float) -> str:
     """A line for a log, such as ``distilling groups: 40 of 100, 1 min elapsed, 2 min left``.
 
-    A ``total`` that is not a whole number is shown in percent.
+    A ``total`` that is not a whole number is an estimate: it is shown in percent, of which 100 is the most.
     """
+    done = min(done, total)
     count = f"{done:,.0f} of {total:,}" if isinstance(total, int) else f"{done / total if total else 0:.0%}"
     left = f"{format_duration(elapsed * (total - done) / done)} left" if done > 0 else "time left not known yet"
     return f"{description}: {count}, {format_duration(elapsed)} elapsed, {left}"

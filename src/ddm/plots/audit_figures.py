@@ -41,7 +41,7 @@ def audit(result: Audit, labels: Mapping[str, str]) -> Figure:
     axes.set_yticks(range(len(names)), [labels[name] for name in names])
     axes.set_xlim(max(axes.get_xlim()[0], _LIMITS[0]), min(axes.get_xlim()[1], _LIMITS[1]))
     axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set_xlabel("agreement with retraining: 0 is chance, 1 is perfect")
+    axes.set_xlabel("agreement with retraining: 1 is perfect")
     figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     return figure
 
