@@ -33,7 +33,7 @@ class Backend:
     """Where tasks run.
 
     kind:    serial, processes, dask or ray
-    address: ``HOST:PORT`` of a cluster; None with kind ray is the Ray cluster of this machine
+    address: ``HOST:PORT`` of a cluster; None with kind ray means the Ray cluster on this machine
     """
 
     kind: str = "processes"
@@ -41,7 +41,7 @@ class Backend:
 
     @classmethod
     def parse(cls, text: str | Backend | None) -> Backend:
-        """The backend of a text such as ``dask://HOST:PORT``; None is local processes."""
+        """Parse a text such as ``dask://HOST:PORT``; None means local processes."""
         if text is None or isinstance(text, Backend):
             return text or cls()
         found = _TEXT.fullmatch(text)
@@ -65,14 +65,14 @@ class Backend:
             self._connect_to_ray()
 
     def run(self, calls: Iterable[Any], shared: np.ndarray, workers: int) -> Iterator[Any]:
-        """Run joblib's ``calls`` and yield each result as soon as it is there, in any order.
+        """Run joblib's ``calls`` and yield each result as soon as it is available, in any order.
 
         shared:  an argument that all calls have in common; each worker gets it once
         workers: number of local processes; on a cluster all of its workers are used
         """
         from joblib import Parallel, parallel_config
 
-        # Calls are dispatched one by one, so that a kill loses only those that are running.
+        # Calls are dispatched one by one, so that a killed process loses only the calls that are running.
         options: dict[str, Any] = {"batch_size": 1, "pre_dispatch": "2*n_jobs", "return_as": "generator_unordered"}
         if self.kind == "dask":
             with self._connect_to_dask() as client, parallel_config(backend="dask", client=client, scatter=[shared]):
@@ -133,11 +133,11 @@ class Backend:
             except ray.exceptions.RayError as error:
                 raise InputError(f"the Ray cluster refuses this process: {str(error).splitlines()[0]}") from None
         register_ray()
-        logging.getLogger("ray.util.multiprocessing.pool").setLevel(logging.ERROR)  # joblib's options make it warn
+        logging.getLogger("ray.util.multiprocessing.pool").setLevel(logging.ERROR)  # Ray warns about joblib's options
         return int(ray.cluster_resources().get("CPU", 1))
 
     def _check_same_cluster(self, connected: str) -> None:
-        """Refuse another Ray cluster than the one that this process is connected to."""
+        """Raise ``InputError`` if this process is already connected to a different Ray cluster."""
         if self.address is not None and _sockets(self.address).isdisjoint(_sockets(connected)):
             raise InputError(
                 f"this process is already connected to the Ray cluster at {connected}: disconnect it by ray.shutdown()."

@@ -50,7 +50,7 @@ def run_tasks(
     If a task fails in all attempts, an ``InputError`` names it after all other tasks are done. If a task itself raises
     an ``InputError``, that is raised at once and not retried.
 
-    workers:     number of local processes (default: one for each usable core); 1 stays in this process
+    workers:     number of local processes (default: one for each usable core); 1 runs all tasks in this process
     description: label of the progress bar; None shows no bar
     """
     backend = Backend.parse(engine)
@@ -76,7 +76,7 @@ def count_cores() -> int:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one thread, as every task does: more threads add floats in another order."""
+    """Compute on one thread, as every task does. More threads would add floats in another order and change results."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -86,7 +86,7 @@ def one_thread() -> Iterator[None]:
 
 
 _depth = 0
-"""Number of tasks that this process is in; a task may run tasks of its own."""
+"""Nesting depth of the task that is running, 0 outside a task: a task may run tasks of its own."""
 
 
 def in_task() -> bool:
@@ -102,7 +102,7 @@ class _Success(Generic[Result]):
 
 @dataclass(frozen=True)
 class _Failure:
-    """An error of a task; ``bad_input`` if it was an ``InputError``, which a retry cannot help."""
+    """An error of a task; ``bad_input`` if it was an ``InputError``, which would occur again in a retry."""
 
     number: int
     error: str
@@ -125,7 +125,10 @@ class _Retries:
         self._idle = 0
 
     def batches(self) -> Iterator[list[int]]:
-        """Tasks to run together, until none waits. Each last attempt runs alone, so a crash can be attributed to it."""
+        """Yield tasks to run together, until none is waiting.
+
+        The last attempt of each task runs alone, so that a crash can be attributed to it.
+        """
         while self._waiting:
             last = [number for number in self._waiting if self.failures[number] == ATTEMPTS - 1]
             together = [number for number in self._waiting if self.failures[number] < ATTEMPTS - 1]
@@ -140,7 +143,7 @@ class _Retries:
             self._waiting.append(failure.number)
 
     def add_crash(self, running: set[int], waiting: Sequence[int], error: Exception) -> None:
-        """Count a failure for each task that was running when the workers broke; the others just wait again."""
+        """Count a failure for each task that was running when the workers broke, and queue the waiting tasks again."""
         for number in sorted(running):
             self.add_failure(_Failure(number, _one_line(error), traceback.format_exc()))
         self._idle = 0 if running else self._idle + 1
@@ -203,7 +206,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _attempt(function: Callable[[Task], Result], task: Task, number: int) -> _Outcome[Result]:
-    """Run a task and return its error instead of raising it: an exception would end the other tasks of the workers."""
+    """Run a task and return its error instead of raising it, because an exception would stop all other tasks."""
     try:
         with _gpu_for(number):
             return _Success(number, _run_task(function, task))
@@ -275,7 +278,7 @@ _one_task_at_a_time = threading.RLock()
 """Networks are not thread-safe, and a Dask worker may have several threads."""
 
 _unpickled: tuple[str, Any] = ("", None)
-"""The function that this process unpickled last, after its key."""
+"""The key of the function that this process unpickled last, and the function."""
 
 
 def _attempt_in_worker(key: str, pickled: np.ndarray, task: Any, number: int, parent: int | None) -> _Outcome[Any]:
@@ -296,7 +299,7 @@ def _attempt_in_worker(key: str, pickled: np.ndarray, task: Any, number: int, pa
 
 @functools.cache
 def _end_with(parent: int) -> None:
-    """Ignore Ctrl-C, which the parent handles, and exit when the parent ends: one that is killed cannot end us."""
+    """Ignore Ctrl-C, which the parent handles, and exit when the parent ends: if killed, it cannot stop its workers."""
 
     def watch() -> None:
         while os.getppid() == parent:

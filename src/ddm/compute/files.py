@@ -31,7 +31,7 @@ CHECKSUM = "checksum"
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A temporary path that replaces ``path`` if the block succeeds, and is deleted if it fails.
+    """Yield a temporary path. The file there replaces ``path`` if the block succeeds, and is deleted if it fails.
 
     The temporary file has a folder of its own beside ``path``, because some libraries write extra files next to it.
     After the block, the file survives a power failure.
@@ -169,7 +169,7 @@ def hash_file(path: Path) -> str:
 
 
 def check_hash(path: Path, expected: str | None, advice: str) -> None:
-    """Refuse a file whose hash is not the one that the run was saved with; the hash is cached for each process."""
+    """Refuse a file whose hash differs from the one that the run stores. Each process hashes a file only once."""
     status = regular_file(path)
     if _hash_file_once(path, status.st_ino, status.st_size, status.st_mtime_ns) != expected:
         raise InputError(f"'{path}' is not the file that this run was saved with: {advice}.")

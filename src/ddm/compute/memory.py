@@ -15,7 +15,7 @@ from ddm.errors import InputError
 
 
 def check_memory(size: int, what: str, advice: str) -> None:
-    """Refuse something that needs more than ``usable_bytes``."""
+    """Raise ``InputError`` if ``size`` bytes exceed ``usable_bytes``."""
     if size > usable_bytes():
         raise InputError(f"{what} would need {size / 1e9:,.1f} GB of memory, more than there is: {advice}.")
 

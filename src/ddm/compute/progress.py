@@ -111,7 +111,7 @@ def _log(description: str, total: float) -> Iterator[Advance]:
 def format_line(description: str, done: float, total: float, elapsed: float) -> str:
     """A line for a log, such as ``distilling groups: 40 of 100, 1 min elapsed, 2 min left``.
 
-    A ``total`` that is not a whole number is an estimate: it is shown in percent, of which 100 is the most.
+    A ``total`` that is not a whole number is an estimate: the line then shows percent, at most 100.
     """
     done = min(done, total)
     count = f"{done:,.0f} of {total:,}" if isinstance(total, int) else f"{done / total if total else 0:.0%}"

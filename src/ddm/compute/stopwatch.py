@@ -1,4 +1,4 @@
-"""How long work takes, in seconds."""
+"""Measure how long a call takes, in seconds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 MIN_SECONDS = 0.3
-"""Minimum length of a trial: shorter ones vary too much."""
+"""Minimum seconds of a trial: shorter trials vary too much."""
 
 
 def time_once(work: Callable[[], object]) -> float:
@@ -17,7 +17,7 @@ def time_once(work: Callable[[], object]) -> float:
 
 
 def time_mean(work: Callable[[], object]) -> float:
-    """Mean seconds of a call: calls are repeated for at least MIN_SECONDS, after one that warms up."""
+    """Mean seconds of a call, after one warm-up call. The call is repeated for at least MIN_SECONDS."""
     passed, calls = 0.0, 0
     work()
     while passed < MIN_SECONDS:

@@ -24,7 +24,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     contents = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     checked = {**(metadata or {}), CHECKSUM: _checksum(contents, metadata or {})}
     with atomic_write(path) as temporary:
-        # One entry, because safetensors writes several in any order, and the same contents must give the same bytes.
+        # safetensors writes several entries in any order. One entry makes the same contents give the same bytes.
         save_file(contents, temporary, metadata={"ddm": json.dumps(checked, sort_keys=True)})
 
 
@@ -72,7 +72,7 @@ def is_intact(path: Path) -> bool | None:
 
 
 def check_intact(path: Path, advice: str) -> None:
-    """Refuse a safetensors file that does not match its checksum; each process reads each file once for this."""
+    """Refuse a safetensors file that does not match its checksum. Each process checks a file only once."""
     status = regular_file(path)
     try:
         intact = _is_intact_once(path, status.st_ino, status.st_size, status.st_mtime_ns)

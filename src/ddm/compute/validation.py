@@ -81,5 +81,5 @@ def are_unique_names(values: Sequence[Any]) -> bool:
 
 
 def _is_encodable(value: str) -> bool:
-    """False for a string with half of a surrogate pair, as file names may have: it cannot be printed."""
+    """False for a string with half of a surrogate pair, which cannot be printed. File names may contain these."""
     return not any("\ud800" <= character <= "\udfff" for character in value)

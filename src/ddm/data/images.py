@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 GREY = ("1", "L", "LA", "I")
-# Decoding one needs half a gigabyte, even if its file has only a hundred bytes.
+# Decoding an image of this size needs half a gigabyte, even if its file has only a hundred bytes.
 MOST_PIXELS = 50_000_000
 # A subset of the formats that Pillow reads: for some of the others Pillow starts external programs.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
@@ -80,12 +80,12 @@ class Images:
         return replace(samples, origin=torch.from_numpy(rows))
 
     def bytes_per_sample(self, _: int | None) -> int:
-        """Bytes of memory for each decoded sample; the form includes resizing."""
+        """Bytes of memory for each decoded sample. ``form`` already has the size after resizing."""
         return PER_SAMPLE + self.form.channels * self.form.height * self.form.width
 
 
 def survey(chosen: Sequence[tuple[Images, np.ndarray]], size: int | None) -> list[Images]:
-    """The splits with the form of their chosen rows: grey if all these images are grey, else RGB.
+    """Set the form of the splits from the images in the chosen rows: grey if all are grey, else RGB.
 
     size: pixels to which all images are resized; None requires images of the same size
     """

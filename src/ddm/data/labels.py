@@ -1,4 +1,4 @@
-"""Encode labels as published, whole numbers or strings, as ``0 … classes − 1``."""
+"""Encode published labels, which are whole numbers or strings, as ``0 … classes − 1``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def encode_labels(
 ) -> tuple[tuple[str, ...], dict[str, Tensor]]:
     """Class names, and for each split its labels ``(n,)`` int64.
 
-    Without ``classes``, the classes are the sorted strings, or the whole numbers from 0.
+    Without ``classes``, the class names are the sorted strings, or the whole numbers from 0 to the largest label.
     """
     arrays = {split: _column(values, f"{what} {split}") for split, values in columns.items()}
     kinds = {array.dtype.kind for array in arrays.values()}

@@ -9,11 +9,11 @@ from typing import Any
 
 @contextlib.contextmanager
 def offline() -> Iterator[None]:
-    """In the block, datasets of the Hub are read from the local cache or not at all."""
+    """Within the block, read datasets of the Hub from the local cache only."""
     try:
         import datasets
         import huggingface_hub
-    except ImportError:  # then nothing can be read, and the reader says what to install
+    except ImportError:  # the reader will say what to install
         yield
         return
     # Both libraries read the environment only at import, but look up these constants before every request.
@@ -21,7 +21,7 @@ def offline() -> Iterator[None]:
     before, verbosity = [module.HF_HUB_OFFLINE for module in modules], datasets.logging.get_verbosity()
     for module in modules:
         module.HF_HUB_OFFLINE = True
-    datasets.logging.set_verbosity_error()  # it would warn that it uses the cache
+    datasets.logging.set_verbosity_error()  # suppresses a warning that the cache is used
     try:
         yield
     finally:
@@ -39,6 +39,6 @@ def is_downloaded(name: str) -> bool:
             datasets.load_dataset_builder(name)
         except ImportError:
             return True
-        except Exception:  # cache, names and files each raise their own type
+        except Exception:  # a missing cache, a wrong name and a bad file raise different types
             return False
     return True

@@ -104,7 +104,7 @@ class Samples(Dataset[tuple[Tensor, int]]):
         return replace(self, mean=mean, std=std)
 
     def resize(self, size: int) -> Samples:
-        """The same images in ``size`` × ``size`` pixels: averaged if that is smaller, else interpolated."""
+        """The same images in ``size`` × ``size`` pixels: averaged if they shrink, interpolated if they grow."""
         if self.raw.dim() != 4:
             raise InputError(f"inputs of shape {self.shape} are not images: leave out --size.")
         smaller = size <= min(self.shape[1:])
@@ -179,7 +179,7 @@ class Samples(Dataset[tuple[Tensor, int]]):
         return digest.hexdigest()
 
     def fingerprint_parts(self) -> dict[str, Any]:
-        """Sizes and hashes of the parts of the fingerprint, which tell in what two training sets differ."""
+        """Sizes and hashes of the parts of the fingerprint. They show how two training sets differ."""
         return {
             "samples": len(self),
             "shape": list(self.shape),
@@ -191,7 +191,7 @@ class Samples(Dataset[tuple[Tensor, int]]):
         }
 
     def difference_from(self, known: Mapping[str, Any] | None) -> str:
-        """The first of the ``fingerprint_parts`` that differs from those of another training set, in a few words."""
+        """Describe the first of the ``fingerprint_parts`` that differs from ``known``, of another training set."""
         mine = self.fingerprint_parts()
         for part in mine if known else ():
             if known and known.get(part) != mine[part]:
@@ -271,7 +271,7 @@ def _check(raw: Tensor, labels: Tensor, classes: Sequence[str] | None, what: str
 
 
 def _rows(index: Index) -> slice | Tensor:
-    """An index for torch; an empty list would become floats, which torch cannot index by."""
+    """An index as a tensor. torch would turn an empty list into floats, which cannot be an index."""
     if isinstance(index, slice):
         return index
     rows = torch.as_tensor(index)

@@ -11,18 +11,19 @@ def choose_stratified(
     """Sorted positions of ``count`` of the ``(n,)`` labels, or of all if there are fewer.
 
     Each class gets its share up to rounding, and at least one sample if ``count`` is large enough.
-    ``leave_one`` leaves at least one sample of each class, and so may return fewer positions.
+    With ``leave_one``, at least one sample of each class is not chosen, so there may be fewer positions.
     """
     _, kinds, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     quotas = _quotas(sizes, sizes - int(leave_one), count, random)
-    # Grouped by class, in random order within each; unlike a shuffle, sorted keys survive new numpy versions.
+    # Positions sorted by class, in random order within each class. Unlike ``shuffle``, sorting by random keys gives the
+    # same order in every version of numpy.
     order = np.lexsort((random.random(len(labels)), kinds))
     rank = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return np.sort(order[rank < np.repeat(quotas, sizes)])
 
 
 def _quotas(sizes: np.ndarray, room: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
-    """How many of each class ``(k,)``: proportional to ``sizes``, at most ``room``, ``count`` in all."""
+    """Samples to draw from each class ``(k,)``: in proportion to ``sizes``, at most ``room``, ``count`` in total."""
     count = min(count, int(room.sum()))
     fair = count * sizes / sizes.sum()
     quotas: np.ndarray = np.minimum(np.floor(fair).astype(np.int64), room)

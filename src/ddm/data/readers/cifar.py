@@ -26,7 +26,7 @@ PIXELS = 3 * 32 * 32
 
 
 def cifar10(root: Root) -> Published:
-    """Ten kinds of objects, 3×32×32. ``origin`` counts through the batches in the folder."""
+    """Ten kinds of objects, 3×32×32. ``origin`` numbers the samples across the batches in the folder."""
     batches = [f"data_batch_{index}" for index in range(1, 6)]
     folder = find_folder("cifar10", root, ["cifar-10-batches-py"], batches)
     classes = _class_names(folder / "batches.meta", "label_names", 10)

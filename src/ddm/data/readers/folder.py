@@ -1,4 +1,4 @@
-"""A folder of images with one folder per class, named after it.
+"""A folder of images, with one subfolder for each class. The subfolder's name is the name of the class.
 
 Either ``PATH/train/<class>/*`` with optional ``PATH/val`` (or ``validation``) and ``PATH/test`` of the same
 form, or ``PATH/<class>/*`` without published splits. Classes and files are sorted. Names that start with a dot, and

@@ -49,7 +49,7 @@ def _tables(name: str, what: str) -> dict[str, Any]:
         raise InputError(f"{what} needs the Hugging Face libraries: pip install 'distilled-datamodel[hub]'.") from None
     try:
         found = datasets.load_dataset(name)
-    except Exception as error:  # network, cache, unknown names and unreadable files each raise their own type
+    except Exception as error:  # errors of network, cache, name and file have different types
         raise InputError(f"{what} cannot be loaded ({one_line(error)}): check the name and the connection.") from None
     if "train" not in found:
         raise InputError(f"{what} has no split 'train', only {', '.join(found)}: give a dataset that has one.")

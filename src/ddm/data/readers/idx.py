@@ -85,7 +85,7 @@ def read_idx(path: Path, dims: int) -> np.ndarray:
 
 
 def _value_bytes(path: Path, dims: int) -> int:
-    """Bytes of memory for a file's values: what the header declares, at most what the file can hold."""
+    """Bytes of memory for a file's values: the number that the header declares, capped at what the file can hold."""
     with _open(path) as file:
         return min(math.prod(_shape(file.read(4 + 4 * dims), dims, path)), _max_values(path))
 

@@ -30,7 +30,7 @@ def find_file(name: str, folder: Path, wanted: Sequence[str]) -> Path:
 
 
 def check_inside(path: Path, folder: Path) -> Path:
-    """``path``, refused if a link leads it out of ``folder`` or if it is a pipe or device, which may never end."""
+    """Return ``path``. Refuse a link that leads out of ``folder``, and pipes and devices, which may never end."""
     if is_outside(path, folder):
         raise InputError(f"'{path}' is a link that leads out of '{folder}': put the file itself there, or remove it.")
     if path.exists() and not path.is_file():

@@ -71,7 +71,7 @@ def _arrays(file: Path, path: str) -> tuple[dict[str, tuple[str, str]], dict[str
             return keys, {key: _array(archive, members[key]) for key in used}
     except InputError:
         raise
-    except Exception:  # a damaged archive raises many types, and numpy's own messages advise to allow pickles
+    except Exception:  # damaged archives raise many types, and numpy's messages advise to allow pickles
         raise InputError(
             f"'{file}' is damaged or not an .npz file of plain numbers and strings: save it with numpy.savez."
         ) from None
@@ -153,7 +153,7 @@ def _stays_uint8(dtype: np.dtype[Any], dims: int) -> bool:
 def _inputs(x: np.ndarray) -> np.ndarray:
     """``(n, C, H, W)`` as stored, or ``(n, d)`` float32."""
     if not _stays_uint8(x.dtype, x.ndim):
-        with np.errstate(over="ignore"):  # infinite values are refused later
+        with np.errstate(over="ignore"):  # a later check refuses infinite values
             x = x.astype(np.float32)
     if x.ndim == 4 and _channels_last(x.shape):
         x = x.transpose(0, 3, 1, 2)

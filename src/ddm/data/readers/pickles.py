@@ -32,11 +32,11 @@ REFUSED = {
     *("INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "DUP"),
     *("EMPTY_SET", "ADDITEMS", "FROZENSET"),
 }
-# The largest published file, CIFAR-100's training file, has 200,000 to 800,000, depending on the protocol.
+# The largest published file, CIFAR-100's training file, has 200,000 to 800,000 instructions, depending on the protocol.
 MAX_INSTRUCTIONS = 1_000_000
 # Maximum nesting, such as lists in lists: Python crashes at a hundred thousand levels.
 MAX_HEIGHT = 10
-# Maximum bytes of memory per instruction besides the bytes it carries: those of an empty matrix and its references.
+# Maximum bytes of memory per instruction, not counting its own data: an empty matrix and its references need most.
 BYTES_PER_INSTRUCTION = 512
 
 
@@ -133,13 +133,13 @@ class _Values:
 
 
 def _keys(opcode: pickletools.OpcodeInfo, popped: list[_Value]) -> list[_Value]:
-    """The keys of a dictionary among the popped values, which are values and keys in turn."""
+    """The dictionary keys among the popped values, where values and keys alternate."""
     return popped[1::2] if opcode.name in ("SETITEM", "SETITEMS", "DICT") else []
 
 
 def _result(opcode: pickletools.OpcodeInfo, kind: pickletools.StackObject, popped: list[_Value]) -> _Value:
     if opcode.name == "BUILD":
-        return popped[-1]  # the object that the state is for
+        return popped[-1]  # the object whose state BUILD sets
     if kind.obtype not in (list, tuple, dict, set, frozenset):
         return _Value(0, kind in _KEYS)
     heights = [value.height for value in popped]

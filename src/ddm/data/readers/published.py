@@ -22,7 +22,7 @@ TEST_SHARE = 0.2
 
 
 class Split(Protocol):
-    """A published split: its labels, and its samples by row. ``Samples``, or images that are decoded only when read."""
+    """A published split: labels, and samples by row. Either ``Samples``, or ``Images`` that are decoded when read."""
 
     @property
     def labels(self) -> Tensor:
@@ -110,7 +110,10 @@ class _Part:
         return labels
 
     def carve(self, share: float, random: np.random.Generator, use: str) -> tuple[_Part, _Part]:
-        """The rows that remain, and about ``share`` of each class. At least one sample of each class remains."""
+        """Split about ``share`` of each class off. Returns the part that remains and the part split off.
+
+        At least one sample of each class remains.
+        """
         carved = choose_stratified(self.labels, max(1, round(share * len(self.rows))), random, leave_one=True)
         if len(carved) == 0:
             raise InputError(
