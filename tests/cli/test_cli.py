@@ -34,7 +34,7 @@ FIT = f"fit digits --limit 60 {SMALL} --clusters 2 --seed 4".split()
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
-    """What ``ddm fit`` said, and the run it made."""
+    """The result of ``ddm fit`` and the folder of its run."""
     folder = tmp_path_factory.mktemp("cli")
     return run_command(*FIT, "--engine", "serial", "--json", "--out", "run", cwd=folder), folder / "run"
 
@@ -52,7 +52,7 @@ def opened(run):
 
 @pytest.fixture(scope="module")
 def npz(tmp_path_factory):
-    """Files of the user's own, most of them wrong."""
+    """npz files as a user may bring them, most of them invalid."""
     folder = tmp_path_factory.mktemp("npz")
     images = np.random.default_rng(0).random((40, 6, 6)).astype(np.float32)
     labels = np.arange(40) % 4
@@ -67,24 +67,24 @@ def npz(tmp_path_factory):
     return folder
 
 
-# --- what the commands say ---
+# --- answers of the commands ---
 
 
-def test_fit_says_what_the_run_holds(fitted):
+def test_fit_prints_the_summary_of_the_run(fitted):
     answer, out = fitted
     assert answer.json == read_json(out / "summary.json") | {"run": "run", "audit": None}
     assert answer.json["groups"] == len(ddm.load(out).partition) == 20
     assert read_json(out / "manifest.json")["complete"]
 
 
-def test_attribute_says_what_the_library_says(command, run, opened):
+def test_attribute_prints_the_answer_of_the_library(command, run, opened):
     datamodel, data = opened
     answer = command("attribute", run, "--index", 3, "--index", 5, "--json")
     assert answer.json == datamodel.attribute(data.test[[3, 5]]).to_dict() | {"audit": None}
     assert "raises" in answer.json["sign"]
 
 
-def test_trace_says_what_the_library_says(command, run, opened):
+def test_trace_prints_the_answer_of_the_library(command, run, opened):
     datamodel, data = opened
     answer = command("trace", run, "--index", 0, "--json")
     assert answer.json == datamodel.trace(data.test[0]).to_dict() | {"audit": None}
@@ -109,7 +109,7 @@ def test_bad_input_ends_a_process_with_one_sentence_and_code_2(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_without_json_people_get_words(command, run):
+def test_without_json_answers_are_readable_text(command, run):
     said = command(*FIT, "--out", run)
     assert said.code == 0
     assert "ConvNet" in said.out
@@ -125,7 +125,7 @@ def test_without_json_people_get_words(command, run):
     assert [answer.err for answer in (said, attributed, traced, unlearnt)] == [""] * 4
 
 
-def test_people_read_points_where_json_holds_fractions(command, run, opened):
+def test_text_shows_points_where_json_holds_fractions(command, run, opened):
     datamodel, data = opened
     (_, effect), *_ = datamodel.attribute(data.test[2], "probabilities").top(1)
     for question in ("attribute", "trace"):
@@ -135,19 +135,19 @@ def test_people_read_points_where_json_holds_fractions(command, run, opened):
     assert f"{100 * effect:+.1f}" in command("attribute", *options[1:], "--top", 1).out
 
 
-def test_a_complete_run_is_fitted_again_at_once(command, run):
+def test_fitting_a_complete_run_again_changes_no_file(command, run):
     files = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     assert command(*FIT, "--json", "--out", run).json["groups"] == 20
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == files
 
 
-def test_a_config_is_replayed_to_the_same_bytes(command, run):
+def test_a_config_replays_to_the_same_bytes(command, run):
     command("fit", "--config", run / "config.json", "--out", "again", "--json").json  # noqa: B018 - checks the answer
     for name in ("config.json", "synset.safetensors", "synset-class.safetensors"):
         assert Path("again", name).read_bytes() == (run / name).read_bytes()
 
 
-def test_the_whole_split_is_asked_about_without_an_index(command, run, opened):
+def test_without_an_index_a_question_is_about_the_complete_split(command, run, opened):
     datamodel, data = opened
     for split in ("train", "validation", "test"):
         answer = command("attribute", run, "--objective", "accuracy", "--split", split, "--json")
@@ -166,14 +166,14 @@ def test_every_option_of_attribute_reaches_the_library(command, run, opened):
     assert answer.json == datamodel.attribute(data.test[1], level="class").to_dict() | {"audit": None}
 
 
-def test_trace_searches_every_group_if_asked(command, run, opened):
+def test_trace_searches_every_group_with_full(command, run, opened):
     datamodel, data = opened
     answer = command("trace", run, "--index", 4, "--objective", "loss", "--full", "--json")
     assert answer.json == datamodel.trace(data.test[4], "loss", full=True).to_dict() | {"audit": None}
     assert answer.json["fine_tunings"] == 20
 
 
-def test_plots_and_effects_are_written_where_asked(command, run, opened):
+def test_plots_and_effects_are_written_to_the_given_paths(command, run, opened):
     datamodel, data = opened
     for name in ("a.png", "deep/b.svg", "c.pdf", "plain"):
         answer = command("attribute", run, "--index", 1, "--plot", name, "--save", f"{name}.csv", "--json")
@@ -194,14 +194,14 @@ def test_plots_and_effects_are_written_where_asked(command, run, opened):
     assert not [name for name in os.listdir() if name.startswith(".")]
 
 
-def test_names_with_brackets_are_shown_as_they_are(command, run):
+def test_file_names_with_brackets_are_printed_unchanged(command, run):
     answer = command("unlearn", run, "--remove", "3/1", "--out", "[/x].safetensors")
     assert answer.code == 0, answer.err
     assert "[/x].safetensors" in answer.out
     assert os.listdir("[") == ["x].safetensors"]
 
 
-def test_a_run_saved_from_python_is_asked_with_the_name_of_its_data(command, npz, tmp_path):
+def test_questions_about_a_run_saved_from_python_need_the_name_of_its_data(command, npz, tmp_path):
     name = f"npz:{npz / 'good.npz'}"
     data = ddm.datasets.load(name)
     target = ddm.train(ddm.networks.ConvNet((1, 6, 6), 4, width=4, depth=1), data.train, Recipe(epochs=2))
@@ -221,12 +221,12 @@ def test_notes_go_to_standard_error(command, npz):
     assert answer.err.count("\n") == 1
 
 
-# --- what the options of fit mean ---
+# --- options of fit ---
 
 
 @pytest.fixture
 def wanted(command, monkeypatch):
-    """The config that ``ddm fit`` makes of its options, without fitting."""
+    """Returns the config that ``ddm fit`` builds from its options, without fitting."""
 
     def config(*options):
         seen = []
@@ -283,13 +283,13 @@ def test_mixed_precision_is_refused_where_it_would_kill_the_process(command, no_
 
 
 @pytest.mark.parametrize(("model", "lr"), [("convnet", 0.1), ("alexnet", 0.003), ("simplevit", 0.01)])
-def test_the_learning_rate_is_that_of_the_network_unless_one_is_given(wanted, model, lr):
+def test_the_default_learning_rate_depends_on_the_network(wanted, model, lr):
     config, _ = wanted("--model", model)
     assert config.to_dict()["recipe"]["lr"] == config.recipe.lr == lr
     assert wanted("--model", model, "--lr", "0.3")[0].recipe.lr == 0.3
 
 
-def test_the_papers_preset_is_the_papers_and_single_options_replace_it(wanted):
+def test_the_paper_preset_has_the_papers_settings_and_single_options_override_it(wanted):
     recipe, settings = paper("digits", "convnet")
     config, _ = wanted("--preset", "paper")
     assert (config.recipe, config.settings) == (recipe, settings)
@@ -314,7 +314,7 @@ def test_an_option_of_the_network_may_be_none(wanted, option):
     assert ddm.networks.build("convnet", (1, 8, 8), 10, **config.options).spec[name] == "none"
 
 
-def test_a_seed_given_for_one_thing_goes_before_the_seed_of_everything(wanted):
+def test_a_seed_for_one_stage_overrides_the_general_seed(wanted):
     config, _ = wanted("--seed", "3", "--option", "seed=5", "--setting", "seed=6")
     assert (config.options["seed"], config.recipe.seed, config.settings.seed) == (5, 3, 6)
 
@@ -402,7 +402,7 @@ def test_a_seed_given_for_one_thing_goes_before_the_seed_of_everything(wanted):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_fit_refuses_bad_input_before_it_makes_anything(command, npz, options, words):
+def test_fit_refuses_bad_input_before_it_writes_anything(command, npz, options, words):
     Path("empty").mkdir()
     Path("short.txt").write_text("a\nb\n")
     Path("broken.json").write_text("{")
@@ -416,13 +416,13 @@ def test_fit_refuses_bad_input_before_it_makes_anything(command, npz, options, w
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_fit_refuses_a_device_that_is_not_there(command):
+def test_fit_refuses_a_device_that_this_machine_lacks(command):
     assert_refused(command(*["fit", "--epochs", "1", "--limit", "30", "--device", "cuda", "--out", "out"]), "cuda")
     assert os.listdir() == []
 
 
 @pytest.mark.parametrize("out", ["file", "file/run", "/proc/nowhere/run"])
-def test_fit_refuses_a_place_that_cannot_be_written(command, out):
+def test_fit_refuses_a_folder_that_cannot_be_written(command, out):
     Path("file").write_text("mine")
     assert_refused(command(*FIT, "--out", out), out)
     assert Path("file").read_text() == "mine"
@@ -432,7 +432,7 @@ def test_fit_refuses_a_place_that_cannot_be_written(command, out):
 @pytest.mark.parametrize(
     "words", [FIT, ("demo",), ("bench", "fidelity", "--scale", "tiny")], ids=lambda words: words[0]
 )
-def test_a_folder_of_the_users_own_files_is_not_written_to(command, words):
+def test_fit_does_not_write_into_a_folder_with_other_files(command, words):
     Path("mine/parts").mkdir(parents=True)
     Path("mine/summary.json").write_text("mine")
     assert_refused(command(*words, "--out", "mine"), "mine", "parts", "empty folder")
@@ -443,7 +443,7 @@ def test_a_folder_of_the_users_own_files_is_not_written_to(command, words):
 @pytest.mark.parametrize(
     "words", ["fit", "demo", "bench fidelity", "report {run}", "unlearn {run} --remove 0"], ids=lambda words: words
 )
-def test_an_output_without_a_name_is_refused(command, run, words):
+def test_an_empty_output_name_is_refused(command, run, words):
     assert_refused(command(*words.format(run=run).split(), "--out", ""), "empty")
     assert os.listdir() == []
 
@@ -503,7 +503,7 @@ def test_fit_refuses_the_folder_of_another_run(command, run):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_questions_that_make_no_sense_are_refused(command, run, options, words):
+def test_invalid_questions_are_refused(command, run, options, words):
     Path("file").write_text("mine")
     assert_refused(command(*[word.format(run=run) for word in options.split()]), *words)
     assert Path("file").read_text() == "mine"
@@ -511,11 +511,11 @@ def test_questions_that_make_no_sense_are_refused(command, run, options, words):
 
 
 @pytest.mark.parametrize("name", ["trace", "unlearn"])
-def test_commands_in_which_nothing_is_random_offer_no_seed(command, name):
+def test_commands_without_randomness_have_no_seed_option(command, name):
     assert "--seed" not in command(name, "--help").out
 
 
-def test_nothing_is_written_if_one_of_two_files_cannot_be(command, run):
+def test_nothing_is_written_if_one_of_two_files_cannot_be_written(command, run):
     assert_refused(command("attribute", run, "--index", 0, "--save", "effects.json", "--plot", "picture.bmp"), "bmp")
     assert os.listdir() == []
 
@@ -523,7 +523,7 @@ def test_nothing_is_written_if_one_of_two_files_cannot_be(command, run):
 @pytest.mark.parametrize(
     "command_line", ["attribute copy --index 0", "trace copy --index 0", "unlearn copy --remove 0"]
 )
-def test_runs_that_are_not_whole_are_refused(command, run, command_line):
+def test_damaged_and_incomplete_runs_are_refused(command, run, command_line):
     for name in ("manifest.json", "config.json", "synset.safetensors", "trajectory/00001.safetensors"):
         copy = Path(shutil.copytree(run, "copy"))
         content = (copy / name).read_bytes()
@@ -546,7 +546,7 @@ def test_a_run_whose_data_has_changed_is_refused(command, npz):
     assert_refused(command("trace", "run", "--index", 0), "mine.npz")
 
 
-def test_a_sentence_of_several_lines_is_put_on_one(command, monkeypatch):
+def test_a_message_of_several_lines_is_printed_on_one_line(command, monkeypatch):
     def refusing(*_):
         raise ddm.InputError("a library said:\n  this\n  and that.")
 
@@ -558,7 +558,7 @@ def test_a_sentence_of_several_lines_is_put_on_one(command, monkeypatch):
     "error",
     [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
 )
-def test_memory_that_ran_out_is_a_sentence_that_says_what_to_lower(command, monkeypatch, error):
+def test_running_out_of_memory_prints_a_sentence_that_says_what_to_lower(command, monkeypatch, error):
     def exhausted(*_):
         raise error
 
@@ -566,7 +566,7 @@ def test_memory_that_ran_out_is_a_sentence_that_says_what_to_lower(command, monk
     assert_refused(command("fit"), "memory=1", "--batch-size", "--engine serial")
 
 
-def test_a_full_disk_is_a_sentence_wherever_it_is_met(command, monkeypatch):
+def test_a_full_disk_prints_a_sentence_that_says_how_to_resume(command, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device", "/dev/shm/x")
 
@@ -574,13 +574,13 @@ def test_a_full_disk_is_a_sentence_wherever_it_is_met(command, monkeypatch):
     assert_refused(command("fit"), "no disk space left", "the same command again")
 
 
-def test_a_run_that_another_command_works_in_is_left_alone(command, run):
+def test_a_run_that_another_command_has_locked_is_refused(command, run):
     with lock_folder(run):
         assert_refused(command(*FIT, "--out", run), "another ddm is working", str(run))
         assert_refused(command("audit", run), "another ddm is working", str(run))
 
 
-def test_an_interrupted_command_says_that_it_can_go_on(command, monkeypatch):
+def test_an_interrupted_command_prints_one_line_and_exits_with_130(command, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
@@ -595,7 +595,7 @@ def test_an_interrupted_command_says_that_it_can_go_on(command, monkeypatch):
 # --- help ---
 
 
-def test_help_and_version(command):
+def test_every_command_has_help_and_the_version_is_printed(command):
     assert command("--version") == CommandResult(0, f"{ddm.__version__}\n", "")
     for name in ("demo", "fit", "attribute", "trace", "unlearn"):
         assert name in command("--help").out
@@ -613,7 +613,7 @@ def test_help_names_the_values_of_options_instead_of_their_types(command, name):
         assert kind not in answer.out.lower()
 
 
-def test_a_flag_with_a_value_gets_a_sentence_without_a_type(command):
+def test_a_value_for_a_flag_is_refused_without_naming_a_type(command):
     answer = command("verify", "run", "--json=yes")
     assert answer.code == 2
     assert "--json" in answer.err
@@ -621,8 +621,8 @@ def test_a_flag_with_a_value_gets_a_sentence_without_a_type(command):
 
 
 @pytest.mark.parametrize("words", [["--version"], ["--help"], *([name, "--help"] for name in COMMANDS)])
-def test_help_does_not_wait_for_heavy_libraries(words):
-    """Each of these takes longer to import than the rest of the command line together."""
+def test_help_does_not_import_heavy_libraries(words):
+    """Each of these libraries takes longer to import than the rest of the command line together."""
     heavy = ("torch", "numpy", "pandas", "sklearn", "scipy", "matplotlib")
     code = (
         f"import sys, ddm.cli.main; sys.argv = ['ddm', *{words}]"
@@ -633,7 +633,7 @@ def test_help_does_not_wait_for_heavy_libraries(words):
     assert found.stderr == "[]\n"
 
 
-def test_without_a_command_there_is_help_and_no_complaint(command):
+def test_without_a_command_help_is_printed_and_no_error(command):
     answer = command()
     assert "Usage" in answer.out
     assert answer.err == ""

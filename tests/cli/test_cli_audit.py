@@ -1,4 +1,4 @@
-"""``ddm audit``, and what the other commands say once it was run."""
+"""``ddm audit``, and how other commands show its result."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ def plain(finished_run):
 
 @pytest.fixture(scope="module")
 def audited(plain, tmp_path_factory):
-    """A run with one."""
+    """A run with an audit."""
     out = tmp_path_factory.mktemp("audited") / "run"
     shutil.copytree(plain, out)
     datamodel, data = ddm.runs.run.open_run(out)
@@ -42,7 +42,7 @@ def ask(command, what, run, *options):
     return command(name, run, *rest, *options)
 
 
-def test_audit_prints_one_document_and_keeps_it(command, plain):
+def test_audit_prints_one_json_document_and_stores_it_in_the_run(command, plain):
     shutil.copytree(plain, "run")
     answer = command("audit", "run", "--retrain", 2, "--unions", 2, "--plot", "audit.png", "--json")
     assert answer.err == ""
@@ -57,10 +57,10 @@ def test_audit_prints_one_document_and_keeps_it(command, plain):
     assert len(os.listdir("run/exact")) == 10
     assert Path("audit.png").read_bytes().startswith(b"\x89PNG")
     again = command("audit", "run", "--retrain", 2, "--unions", 2, "--json")
-    assert again.json == answer.json  # its seconds too: nothing was trained again
+    assert again.json == answer.json  # the seconds are the same too, because nothing was trained again
 
 
-def test_audit_tells_people_what_it_found(command, audited):
+def test_audit_prints_its_figures_and_its_sentence_as_text(command, audited):
     answer = command("audit", audited, "--retrain", 2, "--unions", 2)
     said = " ".join(answer.out.split())
     assert answer.code == 0
@@ -88,7 +88,7 @@ def test_a_complete_run_that_is_fitted_again_keeps_its_audit(command, audited):
     assert Audit.from_dict(answer.json["audit"]) == ddm.load(audited).audited
 
 
-def test_the_audit_of_another_synset_is_forgotten(command, audited):
+def test_the_audit_of_another_synset_is_ignored(command, audited):
     shutil.copytree(audited, "run")
     datamodel, _ = ddm.runs.run.open_run(Path("run"))
     datamodel.audited = None
@@ -100,7 +100,7 @@ def test_the_audit_of_another_synset_is_forgotten(command, audited):
 
 
 @pytest.mark.parametrize("change", [None, {"figures": {}}, {"orders": "many"}], ids=["not JSON", "figures", "orders"])
-def test_a_broken_audit_is_a_sentence(command, audited, change):
+def test_a_broken_audit_file_is_refused_with_one_sentence(command, audited, change):
     shutil.copytree(audited, "run")
     path = Path("run/audit.json")
     if change is None:

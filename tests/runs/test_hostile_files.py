@@ -1,4 +1,4 @@
-"""Files made to do harm get one sentence and exit code 2; memory and other files are left alone."""
+"""Hostile files: each is refused with one sentence and exit code 2, with little memory and no change to other files."""
 
 import gzip
 import io
@@ -37,7 +37,7 @@ from ddm.runs.verify import verify
 from ddm.training.trajectory import Trajectory
 
 FEW = 200 * 2**20
-"""Bytes that refusing a file may take."""
+"""Maximum bytes of memory that refusing a file may need."""
 
 CONFIG = ddm.runs.config.Config(
     limit=24,
@@ -57,20 +57,20 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def run(finished, tmp_path):
-    """A copy of a run that may be spoilt."""
+    """A copy of a run, which a test may damage."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 @pytest.fixture
 def frugal():
-    """The test takes little memory."""
+    """Fails a test that needs more than a little memory."""
     before = peak_memory.reset()
     yield
     assert peak_memory.peak() - before < FEW
 
 
 def rewritten(path, change=None, **metadata):
-    """A file of tensors with some of it changed, and its checksums made right again."""
+    """Change a tensor file of a run, and update the checksums to match."""
     tensors = {name: tensor.clone() for name, tensor in read_tensors(path).items()}
     if change is not None:
         change(tensors)
@@ -136,7 +136,7 @@ def npz_of_nothing_a_trillion_times(folder):
 
 
 def npz_bomb(folder):
-    """Sixty gigabytes of zeros, as the directory of the archive has it."""
+    """An archive whose directory declares 64 GiB of zeros."""
     arguments = npz_of(folder, (2**36,), "|u1", bytes(2**20))
     path = folder / "data.npz"
     content = bytearray(path.read_bytes())
@@ -199,13 +199,13 @@ def cifar_of(folder, instructions):
 
 
 def pickle_that_copies(folder):
-    """A string of a megabyte, encoded a thousand times."""
+    """A pickle that encodes a string of 1 MiB a thousand times."""
     string = b"X" + struct.pack("<I", 2**20) + b"a" * 2**20 + b"q\x01" + b"X\x06\x00\x00\x00latin1q\x02"
     return cifar_of(folder, b"](c_codecs\nencode\nq\x00" + string + b"h\x00h\x01h\x02\x86R" * 1000 + b"e")
 
 
 def pickle_that_doubles(folder):
-    """A key of 2⁶⁰ parts, each of which would be looked at."""
+    """A pickle with a key of 2⁶⁰ nested parts, all of which hashing the key would visit."""
     return cifar_of(folder, b"}K\x00q\x00" + b"h\x00h\x00\x86q\x00" * 60 + b"K\x00s")
 
 
@@ -291,7 +291,7 @@ def test_a_network_too_large_for_the_machine_is_refused(command):
     assert_refused(command("fit", "digits", "--option", "depth=1000000000", "--out", "run"), "depth")
 
 
-def test_what_a_machine_holds_is_what_is_asked(monkeypatch, refused):
+def test_work_that_needs_more_than_the_usable_memory_is_refused(monkeypatch, refused):
     monkeypatch.setattr(memory, "usable_bytes", lambda: 100)
     memory.check_memory(100, "it", "choose less")
     with refused("it would need", "choose less"):
@@ -308,7 +308,7 @@ def limited(root, groups, **limits):
     return sorted(memory.cgroup_limits(root))
 
 
-def test_a_machine_holds_what_its_control_groups_allow(tmp_path):
+def test_memory_limits_of_cgroups_are_respected(tmp_path):
     assert limited(tmp_path / "none", "0::/\n") == []
     second = {"memory.max": "max", "a/memory.max": 300, "a/b/memory.max": 400, "c/memory.max": 7}
     assert limited(tmp_path / "second", "0::/a/b\n", **second) == [300, 400]
@@ -335,14 +335,14 @@ def test_json_that_breaks_parsers_is_refused(run, text, command):
 
 
 @pytest.mark.usefixtures("frugal")
-def test_json_of_any_length_is_not_read(run, command):
+def test_huge_json_is_refused_without_reading_it(run, command):
     with (run / "manifest.json").open("wb") as file:
-        file.truncate(2**40)  # takes no room on disk
+        file.truncate(2**40)  # a sparse file, which needs no disk space
     assert_refused(command("verify", run), "larger")
 
 
 @pytest.mark.parametrize("name", ["config.json", "synset.safetensors", "trajectory/00000.safetensors"])
-def test_a_pipe_in_a_run_is_not_waited_for(run, name, command):
+def test_a_pipe_in_a_run_is_refused_without_waiting_for_it(run, name, command):
     (run / name).unlink()
     os.mkfifo(run / name)
     assert_refused(command("trace", run, "--index", 0), "regular file")
@@ -353,7 +353,7 @@ def test_a_pipe_in_a_run_is_not_waited_for(run, name, command):
 
 @pytest.mark.usefixtures("frugal")
 @pytest.mark.parametrize("length", [2**63, 2**64 - 1, 99 * 2**20])
-def test_a_header_of_absurd_length_is_refused(tmp_path, length, refused):
+def test_a_tensor_file_with_an_absurdly_long_header_is_refused(tmp_path, length, refused):
     path = tmp_path / "x.safetensors"
     path.write_bytes(length.to_bytes(8, "little") + b"{}" + bytes(50))
     with refused(str(path)):
@@ -377,7 +377,7 @@ def test_tensors_larger_than_their_file_are_refused(tmp_path, refused):
         ("trajectory/reach.safetensors", "classifier.bias"),
     ],
 )
-def test_numbers_that_are_none_are_refused(run, name, tensor, value, command):
+def test_tensors_with_nan_or_infinite_values_are_refused(run, name, tensor, value, command):
     rewritten(run / name, lambda tensors: tensors[tensor].view(-1).__setitem__(0, value))
     assert_refused(command("trace", run, "--index", 0), "NaN")
 
@@ -394,7 +394,7 @@ def normalised(tmp_path_factory):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("folder", ["trajectory", "exact"])
-def test_statistics_that_are_no_numbers_are_refused(normalised, folder, value, tmp_path, command):
+def test_batchnorm_statistics_with_nan_or_infinite_values_are_refused(normalised, folder, value, tmp_path, command):
     run = Path(shutil.copytree(normalised, tmp_path / "run"))
     for path in sorted((run / folder).glob("0000[01].safetensors" if folder == "trajectory" else "*")):
         tensors = {name: tensor.clone() for name, tensor in read_tensors(path).items()}
@@ -421,7 +421,7 @@ def test_statistics_that_are_no_numbers_are_refused(normalised, folder, value, t
     ids=["far", "negative", "empty groups", "fractions", "halves", "matrix", "far parents", "few parents", "none"],
 )
 @pytest.mark.usefixtures("frugal")
-def test_groups_that_are_none_are_refused(run, change, refused):
+def test_a_partition_with_invalid_group_numbers_is_refused(run, change, refused):
     rewritten(run / "partition.safetensors", change)
     with refused("partition.safetensors"):
         ddm.load(run)
@@ -449,7 +449,7 @@ def test_groups_that_are_none_are_refused(run, change, refused):
     ],
     ids=str,
 )
-def test_a_synset_that_says_something_else_is_refused(run, metadata, refused):
+def test_a_synset_with_invalid_metadata_is_refused(run, metadata, refused):
     rewritten(run / "synset.safetensors", **metadata)
     with refused("synset"):
         ddm.load(run)
@@ -459,7 +459,7 @@ def test_a_synset_that_says_something_else_is_refused(run, metadata, refused):
 
 @pytest.mark.parametrize("change", [lambda x: x[:-1], lambda x: x[:, :-1], lambda x: x.long(), lambda x: x[..., 0]])
 @pytest.mark.parametrize("tensor", ["targets", "lengths"])
-def test_a_synset_of_other_shapes_is_refused(run, tensor, change, refused):
+def test_a_synset_with_wrong_shapes_or_dtypes_is_refused(run, tensor, change, refused):
     def spoil(tensors):
         try:
             tensors[tensor] = change(tensors[tensor]).contiguous()
@@ -474,14 +474,14 @@ def test_a_synset_of_other_shapes_is_refused(run, tensor, change, refused):
 @pytest.mark.parametrize(
     "metadata", [{"step": 1e999}, {"step": -5}, {"length": 10**400}, {"length": 1e999}, {"step": None}, {"length": []}]
 )
-def test_a_checkpoint_that_cannot_be_placed_is_refused(run, metadata, refused):
+def test_a_checkpoint_with_an_invalid_step_or_length_is_refused(run, metadata, refused):
     path = run / "trajectory" / "00001.safetensors"
     write_tensors(path, read_tensors(path), read_metadata(path) | metadata)
     with refused(str(path)):
         Trajectory.open(run / "trajectory")
 
 
-def test_a_checkpoint_of_other_shapes_is_refused_by_the_tensor_that_differs(run, refused):
+def test_a_checkpoint_with_a_wrong_shape_is_refused_and_the_message_names_the_tensor(run, refused):
     rewritten(
         run / "trajectory" / "00001.safetensors",
         lambda tensors: tensors.update({"classifier.bias": tensors["classifier.bias"][None]}),
@@ -493,7 +493,7 @@ def test_a_checkpoint_of_other_shapes_is_refused_by_the_tensor_that_differs(run,
 @pytest.mark.parametrize(
     "metadata", [{"kept": 0}, {"kept": "2"}, {"epoch": -1}, {"step": 10**9}, {"length": None}, {"epoch": 0.5}], ids=str
 )
-def test_a_training_that_counted_wrongly_is_not_gone_on_with(run, metadata, refused):
+def test_training_does_not_resume_from_progress_with_wrong_counts(run, metadata, refused):
     path = run / "trajectory" / "progress.safetensors"
     write_tensors(path, read_tensors(path), read_metadata(path) | metadata)
     data = ddm.runs.inputs.load_data(CONFIG)
@@ -517,7 +517,7 @@ def test_a_training_that_counted_wrongly_is_not_gone_on_with(run, metadata, refu
         ("adam", "reach.blocks.0.0.weight", lambda x: None),
     ],
 )
-def test_a_training_is_not_gone_on_with_by_an_optimiser_of_something_else(tmp_path, optimizer, name, change, refused):
+def test_training_does_not_resume_with_an_optimizer_state_that_does_not_fit(tmp_path, optimizer, name, change, refused):
     data, path = ddm.runs.inputs.load_data(CONFIG), tmp_path / "progress.safetensors"
     network = networks.build("convnet", data.train.shape, 10, width=2, depth=1)
     recipe = ddm.Recipe(epochs=2, optimizer=optimizer, momentum=0.5 if optimizer == "sgd" else 0.0, lr=0.01)
@@ -531,7 +531,7 @@ def test_a_training_is_not_gone_on_with_by_an_optimiser_of_something_else(tmp_pa
 
 @pytest.mark.parametrize("name", ["data", "network", "target", "files"])
 @pytest.mark.parametrize("value", [5, [1], ...], ids=str)
-def test_a_manifest_of_other_kinds_is_refused(run, name, value, command):
+def test_a_manifest_with_values_of_wrong_types_is_refused(run, name, value, command):
     change_manifest(run, **{name: value})
     tensors, metadata = read_tensors(run / "partition.safetensors"), read_metadata(run / "partition.safetensors")
     write_tensors(run / "partition.safetensors", tensors, metadata | {"data": "0" * 64})
@@ -540,28 +540,28 @@ def test_a_manifest_of_other_kinds_is_refused(run, name, value, command):
     assert_refused(command("trace", run, "--index", 0))
 
 
-def test_a_description_of_the_data_that_is_none_is_refused(run, refused):
+def test_a_manifest_with_an_invalid_description_of_the_data_is_refused(run, refused):
     change_manifest(run, described=[1])
     for use in (lambda: verify(run, ddm.datasets.load("digits", limit=30).train), lambda: ddm.runs.run.open_run(run)):
         with refused("manifest.json", "described"):
             use()
 
 
-def test_a_file_with_a_name_too_long_for_one_is_missing(run):
+def test_a_listed_file_whose_name_is_too_long_counts_as_missing(run):
     change_manifest(run, files=read_json(run / "manifest.json")["files"] | {"a" * 5000: "0" * 64})
     assert [one.state for one in verify(run).bad] == ["missing"]
 
 
 @pytest.mark.usefixtures("frugal")
 @pytest.mark.parametrize("change", [{"width": 20_000}, {"depth": 999}, {"classes": 2**20}, {"shape": [2**20] * 3}])
-def test_a_manifest_cannot_ask_for_a_gigantic_network(run, change, refused):
+def test_a_manifest_of_a_gigantic_network_is_refused(run, change, refused):
     change_manifest(run, spec=read_json(run / "manifest.json")["spec"] | change)
     with refused():
         ddm.load(run)
 
 
 @pytest.mark.usefixtures("frugal")
-def test_a_network_file_cannot_ask_for_a_gigantic_network(tmp_path, refused):
+def test_a_network_file_of_a_gigantic_network_is_refused(tmp_path, refused):
     path = tmp_path / "network.safetensors"
     networks.save(networks.ConvNet(width=2, depth=1), path)
     spec = read_metadata(path)["network"]
@@ -572,20 +572,20 @@ def test_a_network_file_cannot_ask_for_a_gigantic_network(tmp_path, refused):
 
 
 @pytest.mark.parametrize("dtype", ["load", "complex64", "int8", "", None])
-def test_a_manifest_cannot_name_any_type(run, dtype, refused):
+def test_a_manifest_with_an_unsupported_dtype_is_refused(run, dtype, refused):
     change_manifest(run, dtype=dtype)
     with refused("manifest.json"):
         ddm.load(run)
 
 
 @pytest.mark.parametrize("trained", [[], ["nothing"], [1], [[]], "blocks"], ids=str)
-def test_a_manifest_must_name_what_was_trained(run, trained, refused):
+def test_a_manifest_must_name_the_trained_parameters(run, trained, refused):
     change_manifest(run, trained=trained)
     with refused("manifest.json"):
         ddm.load(run)
 
 
-def test_an_audit_with_numbers_too_large_is_refused(finished, run, refused):
+def test_an_audit_with_numbers_too_large_for_a_float_is_refused(finished, run, refused):
     figure = {"value": 10**400, "low": 0, "high": 1, "retrain": None, "ceiling": None}
     figures = {"same run": dict.fromkeys(ddm.truth.figures.FIGURES, figure)}
     audit = ddm.truth.audit.Audit(figures, ("0",), 1, 2, (3, 4), 6, 0.1)
@@ -617,7 +617,7 @@ def test_nothing_is_read_or_written_through_a_link_out_of_a_run(run, name, tmp_p
 
 
 @pytest.mark.parametrize("name", ["x", "synset.safetensors", "trajectory"])
-def test_links_that_go_round_in_circles_are_refused(run, name, command):
+def test_circular_links_are_refused(run, name, command):
     if (run / name).exists():
         (run / name).rename(run / "away")
     (run / name).symlink_to(name)
@@ -625,26 +625,26 @@ def test_links_that_go_round_in_circles_are_refused(run, name, command):
         assert_refused(command(*arguments), str(run / name))
 
 
-def test_a_run_may_itself_be_a_link(run, tmp_path, command):
+def test_the_run_folder_may_itself_be_a_link(run, tmp_path, command):
     (tmp_path / "link").symlink_to(run)
     assert command("verify", tmp_path / "link").code == 0
 
 
-def test_files_of_a_manifest_are_not_sought_elsewhere(run, command):
+def test_a_manifest_that_lists_files_outside_of_its_run_is_refused(run, command):
     files = read_json(run / "manifest.json")["files"]
     for name in ("../../secret", "/etc/passwd"):
         change_manifest(run, files=files | {name: "0" * 64})
         assert_refused(command("verify", run), "manifest.json")
 
 
-def test_a_file_of_groups_that_never_ends_is_not_read(tmp_path, command):
+def test_a_groups_file_that_is_endless_or_has_an_invalid_name_is_refused(tmp_path, command):
     config = CONFIG.to_dict()
     for groups in ("/dev/zero", "a\0b"):
         write_json(tmp_path / "config.json", config | {"groups": groups, "groups_hash": "0" * 64})
         assert_refused(command("fit", "--config", tmp_path / "config.json", "--out", tmp_path / "made"))
 
 
-def test_store_knows_no_format_before_the_first(run, refused):
+def test_a_format_version_below_the_first_is_refused(run, refused):
     change_manifest(run, format=-1)
     with refused("manifest.json"):
         manifest.read_manifest(run)

@@ -1,4 +1,4 @@
-"""What a fit would take, against what it takes."""
+"""Plans: the estimated time, memory and disk space of a fit, compared with what the fit really needs."""
 
 import json
 import os
@@ -33,7 +33,7 @@ REVERSE = Settings(matching="reverse", steps=3)
 
 @pytest.fixture(autouse=True)
 def even_clock(monkeypatch):
-    """Every trial takes one second, so that estimates depend on the amount of work and not on the machine's load."""
+    """Count every trial as one second, so that estimates depend on the amount of work, not on the machine's load."""
 
     def one_second(work):
         work()
@@ -43,7 +43,7 @@ def even_clock(monkeypatch):
 
 
 @pytest.mark.parametrize("settings", [SMALL.settings, REVERSE], ids=["response", "reverse"])
-def test_the_disk_is_right_to_a_factor_of_two(settings, tmp_path):
+def test_the_planned_disk_space_is_right_within_a_factor_of_two(settings, tmp_path):
     config = Config(**{**vars(SMALL), "settings": settings})
     wanted = estimate(config).disk
     fit(config, tmp_path / "run")
@@ -69,7 +69,7 @@ else:
 
 
 def measured(config, *out):
-    """Bytes of a fit in one process: as planned or, with a folder for the run, as it takes."""
+    """Peak memory of a fit in one process, in bytes: measured if ``out`` is given, else as planned."""
     command = [sys.executable, "-W", "ignore", "-c", MEASURED, json.dumps(config.to_dict()), *map(str, out)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     answer = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=600)
@@ -77,13 +77,13 @@ def measured(config, *out):
 
 
 @pytest.mark.slow
-def test_the_memory_is_right_to_a_factor_of_two(tmp_path):
+def test_the_planned_memory_is_right_within_a_factor_of_two(tmp_path):
     config = Config(data="digits", options={"width": 16, "depth": 2}, recipe=Recipe(epochs=2), clusters=8)
     wanted, found = measured(config), measured(config, tmp_path / "run")
     assert found / 2 <= wanted <= 2 * found
 
 
-def test_tasks_are_timed_on_one_thread(monkeypatch):
+def test_a_plan_times_its_trials_on_one_thread(monkeypatch):
     threads = []
     gradient = estimates.loss_gradient
     monkeypatch.setattr(
@@ -100,29 +100,29 @@ def test_tasks_are_timed_on_one_thread(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "workers"), [(SMALL.settings, 8), (REVERSE, 4)], ids=["response", "reverse: as many as blocks"]
 )
-def test_every_worker_takes_memory(settings, workers, monkeypatch):
+def test_the_planned_memory_includes_every_worker(settings, workers, monkeypatch):
     monkeypatch.setattr(joblib, "cpu_count", lambda: 8)
     config = replace(SMALL, settings=settings)
     here, there = estimate(config, "serial"), estimate(config, "processes")
     assert (here.workers, there.workers) == (0, workers)
-    assert there.memory > here.memory + workers * 50e6  # the interpreter and torch, each time
+    assert there.memory > here.memory + workers * 50e6  # each worker loads Python and torch
     assert estimate(config, Backend("serial")).workers == 0
     assert estimate(config, "dask://127.0.0.1:1").workers == 0
 
 
-def test_a_bank_that_may_grow_takes_more_memory_than_the_one_it_starts_with():
+def test_the_planned_memory_of_a_bank_that_may_grow_exceeds_that_of_a_fixed_bank():
     grows = estimate(replace(SMALL, settings=Settings(curvature=512)), "serial")
     stays = estimate(replace(SMALL, settings=Settings(curvature=512, bank=102)), "serial")
     assert grows.memory > stays.memory + 30e6
 
 
-def test_what_this_process_took_before_does_not_count():
+def test_memory_that_this_process_used_earlier_does_not_count():
     before = estimate(SMALL, "serial").memory
-    torch.ones(2**28)  # 1 GiB, given back at once
+    torch.ones(2**28)  # 1 GiB, freed at once
     assert estimate(SMALL, "serial").memory < before + 2**29
 
 
-def test_the_workers_are_said_and_a_wrong_engine_refused(command, monkeypatch):
+def test_a_plan_names_the_number_of_workers_and_refuses_an_unknown_engine(command, monkeypatch):
     monkeypatch.setattr(joblib, "cpu_count", lambda: 3)
     small = ("fit", "digits", "--limit", "100", "--epochs", "2", "--plan", "--engine")
     assert "including 3 workers" in command(*small, "processes").out
@@ -131,23 +131,23 @@ def test_the_workers_are_said_and_a_wrong_engine_refused(command, monkeypatch):
     assert_refused(command(*small, "nonsense"), "no engine 'nonsense'")
 
 
-def test_more_of_everything_takes_more():
+def test_a_larger_fit_needs_more_time_memory_and_disk_space():
     one = estimate(SMALL)
     many = Config(**{**vars(SMALL), "clusters": 12, "recipe": Recipe(epochs=60), "options": {"width": 32, "depth": 2}})
     other = estimate(many)
-    assert other.seconds["training"] > 4 * one.seconds["training"]  # by the even clock
+    assert other.seconds["training"] > 4 * one.seconds["training"]  # every trial counts as one second
     assert other.memory > one.memory
     assert other.disk > 10 * one.disk
 
 
 @pytest.mark.parametrize("matching", ["reverse", "forward"])
-def test_more_steps_of_matching_take_more_time(matching):
+def test_more_matching_steps_need_more_time(matching):
     few, many = (Settings(matching=matching, steps=steps) for steps in (3, 300))
     seconds = [estimate(replace(SMALL, settings=settings)).seconds["matching"] for settings in (few, many)]
-    assert seconds[1] > seconds[0]  # by the even clock
+    assert seconds[1] > seconds[0]  # every trial counts as one second
 
 
-def test_a_plan_is_said_and_nothing_is_written(command, tmp_path):
+def test_a_plan_is_printed_and_nothing_is_written(command, tmp_path):
     answer = command("fit", "digits", "--limit", "100", "--epochs", "2", "--plan")
     assert answer.code == 0
     assert "This fit would take about" in answer.out

@@ -1,4 +1,4 @@
-"""A run: from a config to files, the same bytes every time, also if it is killed and started again."""
+"""A run: the same config gives the same bytes, also if the run is killed and resumes."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ from ddm.runs.run import fit, open_run
 
 
 class Killed(BaseException):
-    """Nothing handles it, as nothing handles a kill."""
+    """Simulates a kill: a ``BaseException``, so no handler of ``Exception`` catches it."""
 
 
 RESULTS = ("synset.safetensors", "synset-class.safetensors", "partition.safetensors")
@@ -32,7 +32,7 @@ RESULTS = ("synset.safetensors", "synset-class.safetensors", "partition.safetens
 
 @pytest.fixture(scope="module")
 def npz(digits, tmp_path_factory):
-    """Digits 0, 1 and 2 as a file of the user's own."""
+    """Digits 0, 1 and 2 in an npz file, as a user would bring them."""
     path = tmp_path_factory.mktemp("data") / "digits.npz"
     samples = digits.train[digits.train.labels < 3]
     np.savez(path, images=samples.raw.numpy(), labels=samples.labels.numpy())
@@ -46,7 +46,7 @@ def config(npz):
         options={"width": 4, "depth": 1, "seed": 0},
         recipe=Recipe(epochs=3, batch_size=16, momentum=0.5),
         clusters=2,
-        settings=Settings(matching="reverse", steps=3, offset=1, memory=8e-6),  # room for one class at a time
+        settings=Settings(matching="reverse", steps=3, offset=1, memory=8e-6),  # memory for one class at a time
     )
 
 
@@ -88,7 +88,7 @@ def test_fitting_a_complete_run_again_changes_nothing(config, finished, digits):
     assert torch.equal(datamodel.outputs(x), again.outputs(x))
 
 
-def test_a_run_is_what_the_library_makes_of_the_same_data(config, finished, tmp_path):
+def test_a_run_has_the_same_bytes_as_one_made_in_python(config, finished, tmp_path):
     data = ddm.datasets.load(config.data)
     network = ddm.networks.ConvNet(data.train.shape, 3, width=4, depth=1)
     target = ddm.train(network, data.train, config.recipe)
@@ -96,13 +96,13 @@ def test_a_run_is_what_the_library_makes_of_the_same_data(config, finished, tmp_
     assert results(tmp_path) == results(finished)
 
 
-def test_where_and_on_which_device_may_differ(config, finished):
+def test_the_device_is_no_part_of_a_runs_identity(config, finished):
     before = contents(finished)
     fit(replace(config, device="cpu:0"), finished)
     assert contents(finished) == before
 
 
-def test_a_complete_run_keeps_no_parts_and_no_temporary_files(finished):
+def test_a_complete_run_has_no_parts_and_no_temporary_files(finished):
     names = {path.name for path in finished.rglob("*")}
     assert "parts" not in names
     assert not [name for name in names if name.startswith(".")]
@@ -116,7 +116,7 @@ def test_a_run_holds_no_training_image(config, finished):
         assert not [name for name, content in files.items() if stored in content or seen in content]
 
 
-def test_the_summary_counts_what_is_there(config, finished):
+def test_the_summary_counts_samples_groups_checkpoints_and_parameters(config, finished):
     facts = read_json(finished / "summary.json")
     datamodel, data = open_run(finished)
     assert facts["samples"] == {name: len(data.split(name)) for name in ("train", "validation", "test")}
@@ -127,11 +127,11 @@ def test_the_summary_counts_what_is_there(config, finished):
     assert facts["parameters"] == datamodel.target.flat.size
 
 
-# --- killed and started again ---
+# --- killed runs resume ---
 
 
 def interrupting(original, survived):
-    """``original``, killed after this many calls."""
+    """``original``, which simulates a kill after ``survived`` calls."""
     left = iter(range(survived))
 
     def call(*args, **options):
@@ -165,7 +165,7 @@ def killed(config, out, patch, owner, name, survived):
     ],
     ids=lambda value: value if isinstance(value, (str, int)) else "",
 )
-def test_a_run_killed_anywhere_goes_on_to_the_same_bytes(
+def test_a_run_killed_anywhere_resumes_to_the_same_bytes(
     config, finished, tmp_path, monkeypatch, owner, name, survived
 ):
     with monkeypatch.context() as patch:
@@ -178,7 +178,7 @@ def test_a_run_killed_anywhere_goes_on_to_the_same_bytes(
 
 
 @pytest.mark.parametrize("survived", [1, 4, 8, 11, 16, 20])
-def test_a_run_killed_while_it_writes_a_file_goes_on_to_the_same_bytes(
+def test_a_run_killed_while_it_writes_a_file_resumes_to_the_same_bytes(
     config, finished, tmp_path, monkeypatch, survived
 ):
     with monkeypatch.context() as patch:
@@ -188,7 +188,7 @@ def test_a_run_killed_while_it_writes_a_file_goes_on_to_the_same_bytes(
     assert contents(tmp_path / "out").keys() == contents(finished).keys()
 
 
-def test_a_fit_killed_in_its_first_write_goes_on_in_its_folder(config, finished, tmp_path, monkeypatch):
+def test_a_fit_killed_in_its_first_write_resumes_in_its_folder(config, finished, tmp_path, monkeypatch):
     out = tmp_path / "out"
     (out / ".ddm-abandoned").mkdir(parents=True)
     (out / ".ddm-abandoned" / "file").write_text("{")
@@ -196,7 +196,7 @@ def test_a_fit_killed_in_its_first_write_goes_on_in_its_folder(config, finished,
     assert results(out) == results(finished)
 
 
-def test_a_run_killed_again_and_again_still_gets_there(config, finished, tmp_path, monkeypatch):
+def test_a_run_killed_repeatedly_still_resumes_to_the_same_bytes(config, finished, tmp_path, monkeypatch):
     for owner, name, survived in (
         (ddm.training.loop.augmentation, "augment", 4),
         (gradient_matching, "match_gradients", 2),
@@ -208,7 +208,7 @@ def test_a_run_killed_again_and_again_still_gets_there(config, finished, tmp_pat
     assert results(tmp_path) == results(finished)
 
 
-def test_finished_blocks_and_epochs_are_not_made_again(config, tmp_path, monkeypatch):
+def test_finished_blocks_and_epochs_are_not_computed_again(config, tmp_path, monkeypatch):
     matched = []
     match = gradient_matching.match_gradients
     monkeypatch.setattr(gradient_matching, "match_gradients", lambda *args: matched.append(args[4]) or match(*args))
@@ -225,7 +225,7 @@ def test_finished_blocks_and_epochs_are_not_made_again(config, tmp_path, monkeyp
     assert 2 <= len(done) <= 3
 
 
-def test_parts_of_another_fit_are_not_taken_for_ones_own(config, npz, tmp_path):
+def test_stored_blocks_of_another_fit_are_not_used(config, npz, tmp_path):
     data = ddm.datasets.load(f"npz:{npz}").train
     network = ddm.networks.ConvNet(data.shape, 3, width=4, depth=1)
     one, other = (ddm.train(network, data, Recipe(epochs=2, batch_size=16, seed=seed)) for seed in (0, 1))
@@ -247,7 +247,7 @@ def test_parts_of_another_fit_are_not_taken_for_ones_own(config, npz, tmp_path):
         assert torch.equal(found.images, expected.images), number
 
 
-# --- what does not belong together ---
+# --- files that do not belong together ---
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,9 @@ def test_parts_of_another_fit_are_not_taken_for_ones_own(config, npz, tmp_path):
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_another_config_in_the_same_folder_is_refused_with_what_differs(config, finished, change, words, refused):
+def test_another_config_in_the_same_folder_is_refused_and_the_message_names_the_difference(
+    config, finished, change, words, refused
+):
     before = contents(finished)
     with refused(str(finished), *words):
         fit(replace(config, **change), finished)
@@ -282,7 +284,7 @@ def test_another_config_in_the_folder_of_a_killed_run_is_refused_too(config, tmp
         fit(replace(config, clusters=1), tmp_path)
 
 
-def test_a_run_of_data_that_has_changed_since_is_refused(config, npz, tmp_path, refused):
+def test_a_run_whose_data_have_changed_is_refused(config, npz, tmp_path, refused):
     moved = tmp_path / "digits.npz"
     shutil.copy(npz, moved)
     mine = replace(config, data=f"npz:{moved}", settings=Settings(matching="reverse", steps=0))
@@ -295,7 +297,7 @@ def test_a_run_of_data_that_has_changed_since_is_refused(config, npz, tmp_path, 
         fit(mine, tmp_path / "out")
 
 
-def test_a_killed_run_of_data_that_has_changed_since_is_refused(config, npz, tmp_path, monkeypatch, refused):
+def test_a_killed_run_whose_data_have_changed_is_refused(config, npz, tmp_path, monkeypatch, refused):
     moved = tmp_path / "digits.npz"
     shutil.copy(npz, moved)
     mine = replace(config, data=f"npz:{moved}")
@@ -310,7 +312,7 @@ def test_a_killed_run_of_data_that_has_changed_since_is_refused(config, npz, tmp
 @pytest.mark.parametrize(
     "name", ["summary.json", "config.json", "partition.safetensors", "trajectory/00001.safetensors"]
 )
-def test_a_complete_run_that_lost_a_file_is_refused_or_made_again(config, finished, tmp_path, name):
+def test_a_complete_run_that_lost_a_file_is_refused_or_computed_again(config, finished, tmp_path, name):
     out = Path(shutil.copytree(finished, tmp_path / "run"))
     (out / name).unlink()
     try:
@@ -321,7 +323,7 @@ def test_a_complete_run_that_lost_a_file_is_refused_or_made_again(config, finish
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "3", '"text"', "null", "{}"])
-def test_a_run_with_a_config_of_something_else_is_refused(config, finished, tmp_path, content, refused):
+def test_a_run_whose_config_json_is_not_a_config_is_refused(config, finished, tmp_path, content, refused):
     out = Path(shutil.copytree(finished, tmp_path / "run"))
     (out / "config.json").write_text(content)
     with refused():
@@ -353,18 +355,18 @@ def test_a_run_with_a_config_of_something_else_is_refused(config, finished, tmp_
     ],
     ids=str,
 )
-def test_a_config_that_cannot_be_replayed_is_refused_before_anything_is_made(config, tmp_path, change, refused):
+def test_a_config_that_cannot_be_replayed_is_refused_before_anything_is_written(config, tmp_path, change, refused):
     with refused():
         fit(Config.from_dict(config.to_dict() | change), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_config_comes_back_from_json(config, tmp_path):
+def test_a_config_survives_json(config, tmp_path):
     write_json(tmp_path / "config.json", config.to_dict())
     assert Config.from_dict(read_json(tmp_path / "config.json")) == config
 
 
-def test_a_place_that_cannot_be_written_is_refused_before_the_training(config, tmp_path, monkeypatch, refused):
+def test_a_folder_that_cannot_be_written_is_refused_before_training(config, tmp_path, monkeypatch, refused):
     monkeypatch.setattr(run, "train", interrupting(None, 0))
     (tmp_path / "file").touch()
     for out in (tmp_path / "file", tmp_path / "file" / "run", Path("/proc/nowhere")):
@@ -405,7 +407,7 @@ def test_a_loaded_run_finds_its_own_training_set_when_it_is_first_needed(finishe
     assert len(loads) == 1
 
 
-def test_a_loaded_run_whose_data_have_changed_or_gone_asks_for_the_training_set(config, npz, tmp_path, refused):
+def test_a_loaded_run_whose_data_are_changed_or_missing_asks_for_the_training_set(config, npz, tmp_path, refused):
     path = Path(shutil.copy(npz, tmp_path / "mine.npz"))
     fit(replace(config, data=f"npz:{path}"), tmp_path / "run")
     data = ddm.datasets.load(f"npz:{path}")
@@ -427,7 +429,7 @@ def test_a_loaded_run_that_does_not_name_its_data_says_what_to_pass(from_python,
             ask(data.test[:3])
 
 
-def test_a_name_of_other_data_than_the_runs_own_is_refused(finished, refused):
+def test_the_name_of_other_data_than_the_runs_own_is_refused(finished, refused):
     with refused("data"):
         open_run(finished, name="digits")
 
@@ -439,10 +441,10 @@ def test_a_run_that_is_loaded_and_saved_in_its_place_still_replays(finished, tmp
     open_run(out)
 
 
-# --- groups of the user's own ---
+# --- the user's own groups ---
 
 
-def test_groups_come_from_a_file_with_a_line_for_each_sample_of_the_training_file(config, npz, tmp_path):
+def test_groups_are_read_from_a_file_with_one_line_per_training_sample(config, npz, tmp_path):
     with np.load(npz) as arrays:
         labels = arrays["labels"]
     groups = tmp_path / "groups.txt"
@@ -456,7 +458,7 @@ def test_groups_come_from_a_file_with_a_line_for_each_sample_of_the_training_fil
 
 
 @pytest.mark.parametrize("content", [b"one\ntwo\n", b"\xff\xfe\n" * 200, None], ids=["short", "not text", "missing"])
-def test_a_file_of_groups_that_does_not_fit_is_refused_before_anything_is_made(
+def test_a_groups_file_that_does_not_fit_is_refused_before_anything_is_written(
     config, tmp_path, monkeypatch, content, refused
 ):
     monkeypatch.setattr(run, "train", interrupting(None, 0))
@@ -467,7 +469,7 @@ def test_a_file_of_groups_that_does_not_fit_is_refused_before_anything_is_made(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_killed_run_whose_file_of_groups_has_changed_since_is_refused(config, npz, tmp_path, monkeypatch, refused):
+def test_a_killed_run_whose_groups_file_has_changed_is_refused(config, npz, tmp_path, monkeypatch, refused):
     groups = tmp_path / "groups.txt"
     with np.load(npz) as arrays:
         groups.write_text("".join(f"{label}\n" for label in arrays["labels"]))
@@ -479,7 +481,7 @@ def test_a_killed_run_whose_file_of_groups_has_changed_since_is_refused(config, 
         fit(mine, tmp_path / "out")
 
 
-def test_fewer_samples_than_clusters_is_said_and_the_run_goes_on(config, tmp_path):
+def test_fewer_samples_than_clusters_prints_a_note_and_the_run_continues(config, tmp_path):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         _, _, facts = fit(
@@ -494,7 +496,7 @@ def test_fewer_samples_than_clusters_is_said_and_the_run_goes_on(config, tmp_pat
 
 @pytest.fixture
 def project(npz, digits, tmp_path, monkeypatch):
-    """A folder with data and groups, and the current one."""
+    """A folder with data and groups, set as the current folder."""
     folder = tmp_path / "project"
     folder.mkdir()
     shutil.copy(npz, folder / "mine.npz")
@@ -510,7 +512,7 @@ def relative(config):
     return replace(config, data="npz:mine.npz", groups="groups.txt", settings=settings)
 
 
-def test_a_run_of_relative_paths_opens_from_any_folder(relative, project, monkeypatch):
+def test_a_run_with_relative_paths_opens_from_any_folder(relative, project, monkeypatch):
     fit(relative, Path("runs/mine"))
     monkeypatch.chdir("/")
     _, data = open_run(project / "runs" / "mine")
@@ -520,7 +522,7 @@ def test_a_run_of_relative_paths_opens_from_any_folder(relative, project, monkey
     open_run(moved / "runs" / "mine")
 
 
-def test_a_config_of_relative_paths_is_replayed_from_any_folder(relative, project, tmp_path, monkeypatch):
+def test_a_config_with_relative_paths_replays_from_any_folder(relative, project, tmp_path, monkeypatch):
     fit(relative, Path("runs/mine"))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -538,7 +540,7 @@ def results_of(out):
     return {name: (out / name).read_bytes() for name in RESULTS if (out / name).exists()}
 
 
-def test_a_run_that_does_not_say_where_its_paths_start_opens_from_the_folder_it_was_made_in(relative, project):
+def test_a_run_without_a_base_opens_from_the_folder_it_was_made_in(relative, project):
     out = Path("runs/mine")
     fit(relative, out)
     old = read_json(out / "config.json")
@@ -547,7 +549,7 @@ def test_a_run_that_does_not_say_where_its_paths_start_opens_from_the_folder_it_
     open_run(out)
 
 
-def test_a_run_of_data_in_the_usual_folder_opens_from_any_folder(project, monkeypatch):
+def test_a_run_whose_data_are_in_the_default_folder_opens_from_any_folder(project, monkeypatch):
     (project / "data" / "mnist").mkdir(parents=True)
     monkeypatch.setattr(
         inputs.datasets, "load", lambda name, root, **_: (_ for _ in ()).throw(InputError(f"root {root}"))

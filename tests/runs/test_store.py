@@ -1,4 +1,4 @@
-"""The run directory: what is saved comes back, and what does not belong together is refused."""
+"""The run directory: a saved datamodel loads unchanged, and files that do not belong together are refused."""
 
 import itertools
 import os
@@ -20,7 +20,7 @@ from ddm.runs import manifest
 
 
 class Killed(BaseException):
-    """Nothing handles it, as nothing handles a kill."""
+    """Simulates a kill: a ``BaseException``, so no handler of ``Exception`` catches it."""
 
 
 RUN_FILES = (
@@ -44,12 +44,12 @@ def saved(datamodel, tmp_path_factory):
 
 @pytest.fixture
 def run(saved, tmp_path):
-    """A copy of a run that may be spoilt."""
+    """A copy of a run, which a test may damage."""
     return Path(shutil.copytree(saved, tmp_path / "run"))
 
 
 def small(digits, network, loss=F.cross_entropy, **options):
-    """A datamodel of another network, made as quickly as can be."""
+    """A datamodel of another network, fitted with the cheapest settings."""
     data = digits.train[:60]
     target = ddm.train(network, data, Recipe(epochs=2, batch_size=20, seed=1), loss=loss)
     return DistilledDatamodel.fit(target, data, **{"partition": "class", "curvature": 64, "bank": 8} | options)
@@ -66,7 +66,7 @@ def contents(folder):
 
 
 def same_answers(one, other, samples):
-    """Whether two datamodels say the same, bit for bit."""
+    """True if two datamodels give the same answers, bit for bit."""
     x, _ = samples.batch()
     return (
         torch.equal(one.target.outputs(x), other.target.outputs(x))
@@ -79,7 +79,7 @@ def same_answers(one, other, samples):
     )
 
 
-# --- what is saved comes back ---
+# --- save and load ---
 
 
 def test_a_loaded_datamodel_gives_the_same_answers(datamodel, saved, digits):
@@ -91,7 +91,7 @@ def test_a_loaded_datamodel_gives_the_same_answers(datamodel, saved, digits):
     assert torch.equal(again.counterfactual(removed)(x), datamodel.counterfactual(removed)(x))
 
 
-def test_a_loaded_datamodel_knows_what_it_was_made_from(datamodel, saved, digits):
+def test_a_loaded_datamodel_has_the_same_settings_target_and_groups(datamodel, saved, digits):
     again = ddm.load(str(saved))
     assert again.settings == datamodel.settings
     assert again.target.recipe == datamodel.target.recipe
@@ -104,7 +104,7 @@ def test_a_loaded_datamodel_knows_what_it_was_made_from(datamodel, saved, digits
     assert repr(again) == repr(datamodel)
 
 
-def test_a_loaded_datamodel_can_be_saved_elsewhere_and_in_its_own_place(run, tmp_path, digits):
+def test_a_loaded_datamodel_can_be_saved_elsewhere_and_over_its_own_run(run, tmp_path, digits):
     loaded = ddm.load(run)
     before = contents(run)
     loaded.save(run)
@@ -114,7 +114,7 @@ def test_a_loaded_datamodel_can_be_saved_elsewhere_and_in_its_own_place(run, tmp
     assert same_answers(loaded, ddm.load(tmp_path / "elsewhere"), digits.test[:2])
 
 
-def test_groups_that_cut_across_classes_come_back_without_a_class_level(digits, tmp_path):
+def test_groups_that_cut_across_classes_load_without_a_class_level(digits, tmp_path):
     groups = np.arange(60) % 3
     made = small(digits, own(), partition=groups)
     made.save(tmp_path)
@@ -124,7 +124,7 @@ def test_groups_that_cut_across_classes_come_back_without_a_class_level(digits, 
     assert np.array_equal(again.attribute(digits.test[:3]).matrix, made.attribute(digits.test[:3]).matrix)
 
 
-def test_groups_that_could_not_be_distilled_stay_so(datamodel, tmp_path, refused):
+def test_groups_that_could_not_be_distilled_stay_marked_after_loading(datamodel, tmp_path, refused):
     stopped = {"0/0": "group 0/0 stopped at step 1 of 10: its images exploded; lower the matching lr."}
     made = DistilledDatamodel(
         datamodel.target,
@@ -141,7 +141,7 @@ def test_groups_that_could_not_be_distilled_stay_so(datamodel, tmp_path, refused
         again.counterfactual("0/0")
 
 
-def test_a_network_in_double_precision_comes_back_in_it(digits, tmp_path):
+def test_a_network_in_double_precision_loads_in_double_precision(digits, tmp_path):
     made = small(digits, ddm.networks.ConvNet((1, 8, 8), 10, width=4, depth=1).double())
     made.save(tmp_path)
     again = ddm.load(tmp_path)
@@ -150,7 +150,7 @@ def test_a_network_in_double_precision_comes_back_in_it(digits, tmp_path):
     assert torch.equal(again.counterfactual("3")(x), made.counterfactual("3")(x))
 
 
-def test_frozen_parameters_come_back_frozen(digits, tmp_path):
+def test_frozen_parameters_stay_frozen_after_loading(digits, tmp_path):
     network = ddm.networks.ConvNet((1, 8, 8), 10, width=4, depth=1)
     network.blocks.requires_grad_(False)
     made = small(digits, network)
@@ -172,10 +172,10 @@ def test_a_run_holds_no_training_image(saved, digits):
         assert not [name for name, content in files.items() if stored in content or seen in content]
 
 
-# --- what must be given again ---
+# --- networks and losses of the user ---
 
 
-def test_a_network_of_ones_own_must_be_given_again(digits, tmp_path, refused):
+def test_the_users_own_network_must_be_given_again_to_load(digits, tmp_path, refused):
     made = small(digits, own())
     made.save(tmp_path)
     with refused("network=", str(tmp_path)):
@@ -192,7 +192,7 @@ def cross_entropy(logits, labels):
 
 
 @pytest.mark.parametrize("loss", [smoothed, nn.CrossEntropyLoss(label_smoothing=0.2), cross_entropy])
-def test_a_loss_of_ones_own_must_be_given_again(digits, tmp_path, refused, loss):
+def test_the_users_own_loss_must_be_given_again_to_load(digits, tmp_path, refused, loss):
     made = small(digits, ddm.networks.ConvNet((1, 8, 8), 10, width=4, depth=1), loss=loss)
     made.save(tmp_path)
     with refused("loss="):
@@ -216,30 +216,30 @@ def test_another_network_is_refused(saved, network, refused):
         ddm.load(saved, network)
 
 
-def test_the_same_network_with_other_weights_will_do(saved, datamodel, digits):
+def test_load_accepts_the_same_network_with_other_weights(saved, datamodel, digits):
     network = ddm.networks.ConvNet((1, 8, 8), 10, width=8, depth=2, seed=5)
     assert same_answers(datamodel, ddm.load(saved, network), digits.test[:3])
 
 
-# --- what is refused ---
+# --- refused runs ---
 
 
 @pytest.mark.parametrize("name", RUN_FILES)
-def test_a_run_with_a_file_missing_is_refused(run, name, refused):
+def test_a_run_with_a_missing_file_is_refused(run, name, refused):
     (run / name).unlink()
     with refused(str(run)):
         ddm.load(run)
 
 
 @pytest.mark.parametrize("name", RUN_FILES)
-def test_a_run_with_a_file_cut_short_is_refused(run, name, refused):
+def test_a_run_with_a_truncated_file_is_refused(run, name, refused):
     content = (run / name).read_bytes()
     (run / name).write_bytes(content[: len(content) // 2])
     with refused(str(run)):
         ddm.load(run)
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path, refused):
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path, refused):
     for folder in (tmp_path, tmp_path / "missing"):
         with refused("not a run", str(folder), "ddm fit"):
             ddm.load(folder)
@@ -251,21 +251,21 @@ def test_a_run_of_a_newer_format_is_refused(run, refused):
         ddm.load(run)
 
 
-def test_a_run_that_is_not_complete_is_refused(run, refused):
+def test_an_incomplete_run_is_refused(run, refused):
     change_manifest(run, complete=False)
     with refused("not complete", "ddm fit"):
         ddm.load(run)
 
 
 @pytest.mark.parametrize("value", [[], 3, None, {}, {"format": "1"}, {"format": None}])
-def test_a_manifest_of_something_else_is_refused(run, value, refused):
+def test_json_that_is_not_a_manifest_is_refused(run, value, refused):
     write_json(run / "manifest.json", value)
     with refused("manifest.json"):
         ddm.load(run)
 
 
 @pytest.mark.parametrize("key", ["data", "network", "target", "checkpoints", "spec", "recipe", "loss", "settings"])
-def test_a_manifest_that_lacks_something_is_refused(run, key, refused):
+def test_a_manifest_with_a_missing_key_is_refused(run, key, refused):
     change_manifest(run, **{key: ...})
     with refused(str(run)):
         ddm.load(run)
@@ -274,7 +274,7 @@ def test_a_manifest_that_lacks_something_is_refused(run, key, refused):
 @pytest.mark.parametrize(
     "change", [{"recipe": {"speed": 3}}, {"settings": {"speed": 3}}, {"spec": {"name": "vgg"}}, {"recipe": 3}], ids=str
 )
-def test_a_manifest_with_something_unknown_is_refused(run, change, refused):
+def test_a_manifest_with_an_unknown_setting_or_network_is_refused(run, change, refused):
     change_manifest(run, **change)
     with refused():
         ddm.load(run)
@@ -296,7 +296,7 @@ def test_a_synset_or_partition_of_another_run_is_refused(run, target, digits, tm
         ddm.load(run)
 
 
-def test_a_synset_file_of_something_else_is_refused(run, refused):
+def test_a_file_that_is_not_a_synset_is_refused(run, refused):
     shutil.copy(run / "partition.safetensors", run / "synset.safetensors")
     with refused("synset.safetensors"):
         ddm.load(run)
@@ -319,7 +319,7 @@ def test_a_run_of_other_data_or_another_network_is_not_overwritten(run, target, 
     assert contents(run) == before
 
 
-def test_saving_over_a_run_leaves_nothing_of_it(run, target, digits):
+def test_saving_over_a_run_replaces_all_of_it(run, target, digits):
     across = DistilledDatamodel.fit(target, digits.train, partition=np.arange(300) % 4, curvature=32, bank=4)
     across.save(run)
     again = ddm.load(run)
@@ -367,7 +367,7 @@ def test_a_save_killed_at_any_file_leaves_the_old_run_or_the_new_one_or_none(
 
 
 @pytest.mark.parametrize("mine", ["trajectory/mine.txt", "parts/mine.txt", "summary.json", "notes.txt", ".hidden"])
-def test_a_folder_with_files_of_somebody_else_is_left_as_it_is(datamodel, tmp_path, mine, refused):
+def test_a_folder_with_other_files_is_refused_and_left_unchanged(datamodel, tmp_path, mine, refused):
     (tmp_path / mine).parent.mkdir(exist_ok=True)
     (tmp_path / mine).write_text("mine")
     with refused(str(tmp_path), "not a run", "empty folder"):
@@ -375,7 +375,7 @@ def test_a_folder_with_files_of_somebody_else_is_left_as_it_is(datamodel, tmp_pa
     assert contents(tmp_path) == {Path(mine): b"mine"}
 
 
-def test_a_manifest_of_something_else_does_not_make_a_folder_a_run(datamodel, tmp_path, refused):
+def test_a_folder_with_another_programs_manifest_is_refused_and_left_unchanged(datamodel, tmp_path, refused):
     (tmp_path / "manifest.json").write_text('{"name": "a web page", "icons": []}')
     (tmp_path / "parts").mkdir()
     before = contents(tmp_path)
@@ -385,14 +385,14 @@ def test_a_manifest_of_something_else_does_not_make_a_folder_a_run(datamodel, tm
     assert (tmp_path / "parts").is_dir()
 
 
-def test_a_folder_without_a_name_is_refused(datamodel, tmp_path, monkeypatch, refused):
+def test_an_empty_folder_name_is_refused(datamodel, tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     with refused("empty"):
         datamodel.save("")
     assert os.listdir() == []
 
 
-def test_a_datamodel_can_be_saved_beside_the_trajectory_of_its_training(digits, tmp_path):
+def test_a_datamodel_can_be_saved_into_the_folder_that_holds_its_trajectory(digits, tmp_path):
     data, network = digits.train[:60], own()
     target = ddm.train(network, data, Recipe(epochs=2, batch_size=20), directory=tmp_path / "trajectory")
     made = DistilledDatamodel.fit(target, data, partition="class", curvature=64, bank=8, directory=tmp_path / "parts")
@@ -404,7 +404,7 @@ def same_parameters(one, other):
     return torch.equal(one.target.theta, other.target.theta)
 
 
-def test_a_place_that_cannot_be_written_is_refused(datamodel, tmp_path, refused):
+def test_a_folder_that_cannot_be_written_is_refused(datamodel, tmp_path, refused):
     (tmp_path / "file").touch()
     for place in (tmp_path / "file", tmp_path / "file" / "run", Path("/proc/nowhere")):
         with refused(str(place)):

@@ -61,7 +61,7 @@ def audited(npz, tmp_path_factory):
 
 @pytest.fixture
 def run(audited, tmp_path):
-    """A copy of it that may be spoilt."""
+    """A copy of the audited run, which a test may damage."""
     return Path(shutil.copytree(audited, tmp_path / "run"))
 
 
@@ -74,7 +74,7 @@ def other(npz, tmp_path_factory):
 
 
 def flip(path):
-    """Turn one bit in the last byte of a file but one, where JSON has its last brace."""
+    """Flip one bit near the end of a tensor file, or in the last value of a JSON file."""
     content = bytearray(path.read_bytes())
     content[-3 if path.suffix == ".safetensors" else content.rindex(b":") + 2] ^= 1
     path.write_bytes(content)
@@ -88,7 +88,7 @@ def bad(run, train=None):
     return {one.name: one.state for one in verify(run, train).bad}
 
 
-def test_a_whole_run_is_whole(command, run, npz):
+def test_verify_accepts_an_unchanged_run(command, run, npz):
     answer = command("verify", run, "--json").json
     assert answer["whole"]
     assert answer["complete"]
@@ -101,7 +101,7 @@ def test_a_whole_run_is_whole(command, run, npz):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_flipped_bit_is_found_and_its_file_is_named(run, name, command):
+def test_verify_names_the_file_with_a_flipped_bit(run, name, command):
     flip(run / name)
     answer = command("verify", run)
     assert answer.code == 2
@@ -110,25 +110,25 @@ def test_a_flipped_bit_is_found_and_its_file_is_named(run, name, command):
 
 
 @pytest.mark.parametrize("name", FILES[:-2])
-def test_a_missing_file_is_named(run, name):
+def test_verify_names_a_missing_file(run, name):
     (run / name).unlink()
     assert bad(run) == {name: "missing"}
 
 
 @pytest.mark.parametrize("name", FILES[2:8])
-def test_a_file_cut_short_is_named(run, name):
+def test_verify_names_a_truncated_file(run, name):
     content = (run / name).read_bytes()
     (run / name).write_bytes(content[: len(content) // 2])
     assert bad(run) == {name: "damaged"}
 
 
-def test_a_damaged_retraining_is_named(run):
+def test_verify_names_a_damaged_retrained_model(run):
     path = next((run / "exact").iterdir())
     flip(path)
     assert bad(run) == {f"exact/{path.name}": "damaged"}
 
 
-def test_all_that_is_bad_is_told_at_once(run, command):
+def test_verify_reports_all_bad_files_at_once(run, command):
     (run / "summary.json").unlink()
     flip(run / "synset.safetensors")
     said = command("verify", run, "--json")
@@ -145,7 +145,7 @@ def test_a_file_of_another_run_is_foreign(run, other, name):
     assert bad(run) == {name: "foreign"}
 
 
-def test_a_checkpoint_too_many_is_foreign(run):
+def test_an_extra_checkpoint_is_foreign(run):
     shutil.copy(run / "trajectory" / "00002.safetensors", run / "trajectory" / "00003.safetensors")
     assert bad(run) == {"trajectory/00003.safetensors": "foreign"}
 
@@ -159,7 +159,7 @@ def test_an_audit_of_another_synset_is_foreign(run):
 
 
 @pytest.mark.parametrize("name", ["notes.txt", ".DS_Store", "trajectory/.DS_Store"])
-def test_what_a_user_keeps_in_a_run_does_no_harm(run, name):
+def test_files_that_a_user_adds_to_a_run_do_no_harm(run, name):
     (run / name).write_text("mine")
     assert states(run)[name] == "other"
     assert not bad(run)
@@ -167,7 +167,7 @@ def test_what_a_user_keeps_in_a_run_does_no_harm(run, name):
 
 @pytest.mark.parametrize("name", ["manifest.json", "exact/a.safetensors", "parts/0000-class.safetensors"])
 @pytest.mark.parametrize("complete", [True, False])
-def test_what_a_killed_write_leaves_does_no_harm(run, name, complete):
+def test_temporary_files_of_a_killed_write_do_no_harm(run, name, complete):
     change_manifest(run, complete=complete)
     with atomic_write(run / name) as half:
         half.write_text("half of a write")
@@ -175,13 +175,13 @@ def test_what_a_killed_write_leaves_does_no_harm(run, name, complete):
         assert not bad(run)
 
 
-def test_what_a_killed_write_of_a_checkpoint_leaves_does_no_harm(run):
+def test_a_temporary_file_of_a_killed_checkpoint_write_does_no_harm(run):
     with atomic_write(run / "trajectory" / "00003.safetensors") as half:
         half.write_text("half of a write")
         assert not bad(run)
 
 
-def test_a_run_that_is_not_complete_is_checked_as_far_as_it_goes(run):
+def test_the_existing_files_of_an_incomplete_run_are_checked(run):
     write_json(run / "manifest.json", {"format": manifest.FORMAT, "complete": False})
     found = verify(run)
     assert not found.bad
@@ -190,8 +190,8 @@ def test_a_run_that_is_not_complete_is_checked_as_far_as_it_goes(run):
     assert bad(run) == {"trajectory/00001.safetensors": "damaged"}
 
 
-def test_a_run_without_checksums_is_still_read_and_said_to_have_none(run, digits):
-    """As the first versions wrote them: checksums of three files, and none inside of files."""
+def test_a_run_without_checksums_still_loads_and_verify_calls_it_unchecked(run, digits):
+    """The first versions wrote such runs: checksums of three files in the manifest, and none inside files."""
     for path in run.rglob("*.safetensors"):
         tensors = {name: tensor.clone() for name, tensor in read_tensors(path).items()}
         metadata = {key: value for key, value in read_metadata(path).items() if key not in ("origin", "data")}
@@ -226,7 +226,9 @@ def test_a_run_without_checksums_is_still_read_and_said_to_have_none(run, digits
     ],
     ids=["fewer", "inputs", "labels", "shape", "names"],
 )
-def test_changed_training_data_are_refused_with_what_differs(run, npz, change, told, tmp_path, command):
+def test_changed_training_data_are_refused_and_the_message_names_the_difference(
+    run, npz, change, told, tmp_path, command
+):
     with np.load(npz) as arrays:
         x, y = change(arrays["images"], arrays["labels"])
     np.savez(tmp_path / "changed.npz", images=x, labels=y)
@@ -241,7 +243,7 @@ def test_changed_training_data_are_refused_with_what_differs(run, npz, change, t
         ddm.load(run).audit(changed, train=changed, retrain=2)
 
 
-def test_data_that_are_gone_are_not_called_changed(run, npz, command, tmp_path):
+def test_missing_training_data_are_not_reported_as_changed(run, npz, command, tmp_path):
     moved = Path(shutil.move(npz, tmp_path / "moved.npz"))
     try:
         answer = command("verify", run, "--json").json
@@ -250,10 +252,10 @@ def test_data_that_are_gone_are_not_called_changed(run, npz, command, tmp_path):
         shutil.move(moved, npz)
 
 
-# --- wrong together ---
+# --- files of different runs ---
 
 
-def test_a_synset_of_another_network_is_refused_with_both_names(run, audited, digits, refused):
+def test_a_synset_of_another_network_is_refused_and_the_message_names_both_networks(run, audited, digits, refused):
     network = ddm.networks.AlexNet((1, 8, 8), 10, width=2)
     target = ddm.train(network, digits.train[:40], Recipe(epochs=1, batch_size=40))
     made = DistilledDatamodel.fit(target, digits.train[:40], partition="class", curvature=8, bank=2)
@@ -268,7 +270,9 @@ def test_a_synset_of_another_network_is_refused_with_both_names(run, audited, di
 @pytest.mark.parametrize(
     ("what", "told"), [("data", "other training data"), ("target", "another training of the same network")]
 )
-def test_a_synset_of_other_data_or_another_training_is_refused_with_what_differs(run, what, told, refused):
+def test_a_synset_of_other_data_or_another_training_is_refused_and_the_message_names_the_difference(
+    run, what, told, refused
+):
     synset = Synset.load(run / "synset.safetensors")
     replace(synset, origin={**synset.origin, what: "0" * 64}).save(run / "synset.safetensors")
     with refused("synset.safetensors", told):
@@ -280,7 +284,7 @@ def test_a_synset_of_other_data_or_another_training_is_refused_with_what_differs
     ("recipe", "rows", "told"),
     [(Recipe(epochs=2, batch_size=16), slice(0, 30), "other data"), (Recipe(epochs=2), slice(None), "another recipe")],
 )
-def test_a_trajectory_of_other_data_or_another_recipe_is_refused_with_what_differs(
+def test_a_trajectory_of_other_data_or_another_recipe_is_refused_and_the_message_names_the_difference(
     run, npz, recipe, rows, told, refused
 ):
     train = ddm.datasets.load(f"npz:{npz}").train[rows]
@@ -293,21 +297,21 @@ def test_a_trajectory_of_other_data_or_another_recipe_is_refused_with_what_diffe
     assert told in verify(run).sentence
 
 
-def test_a_trajectory_of_another_network_is_refused_with_the_tensor_that_differs(run, other, refused):
+def test_a_trajectory_of_another_network_is_refused_and_the_message_names_the_tensor_that_differs(run, other, refused):
     shutil.rmtree(run / "trajectory")
     shutil.copytree(other / "trajectory", run / "trajectory")
     with refused("another network", "blocks.0.0.weight", "(3, 1, 3, 3)", "(2, 1, 3, 3)"):
         ddm.load(run)
 
 
-def test_another_network_is_refused_with_what_differs(run, refused):
+def test_another_network_is_refused_and_the_message_names_the_difference(run, refused):
     with refused("another network", "[2, 1, 3, 3]", "[4, 1, 3, 3]"):
         ddm.load(run, ddm.networks.ConvNet((1, 8, 8), 10, width=4, depth=1))
     with refused("another network", "pooling is avg there, max in the one given"):
         ddm.load(run, ddm.networks.ConvNet((1, 8, 8), 10, width=2, depth=1, pooling="max"))
 
 
-def test_a_partition_and_a_synset_of_other_groups_do_not_go_together(run):
+def test_verify_rejects_a_synset_whose_groups_are_not_those_of_the_partition(run):
     path = run / "partition.safetensors"
     metadata = read_metadata(path)
     write_tensors(path, read_tensors(path), metadata | {"names": [f"group {name}" for name in metadata["names"]]})
@@ -318,9 +322,9 @@ def test_a_partition_and_a_synset_of_other_groups_do_not_go_together(run):
     assert "other groups" in verify(run).sentence
 
 
-def test_training_data_are_not_looked_for_before_the_files_are_whole(run):
+def test_verify_does_not_load_training_data_if_files_are_bad_or_the_run_is_incomplete(run):
     def look():
-        raise AssertionError("the training data were looked for")
+        raise AssertionError("the training data were loaded")
 
     flip(run / "synset.safetensors")
     assert "synset.safetensors" in bad(run, look)
@@ -328,10 +332,10 @@ def test_training_data_are_not_looked_for_before_the_files_are_whole(run):
     assert not verify(run, look).complete
 
 
-# --- used only as it was written ---
+# --- changed files ---
 
 
-def test_a_manifest_that_has_changed_is_not_used(run, command, refused):
+def test_a_changed_manifest_is_refused(run, command, refused):
     text = (run / "manifest.json").read_text()
     assert text.count('"lr": 0.1,') == 1
     (run / "manifest.json").write_text(text.replace('"lr": 0.1,', '"lr": 0.2,'))
@@ -340,7 +344,7 @@ def test_a_manifest_that_has_changed_is_not_used(run, command, refused):
         ddm.load(run)
 
 
-def test_an_audit_that_has_changed_is_not_believed(run, command):
+def test_a_changed_audit_is_refused(run, command):
     values = read_json(run / "audit.json")
     write_json(run / "audit.json", values | {"unions": values["unions"] + 1})
     assert_refused(command("trace", run, "--index", 0), "audit.json", "delete it")
@@ -348,7 +352,7 @@ def test_an_audit_that_has_changed_is_not_believed(run, command):
     assert command("trace", run, "--index", 0).code == 0
 
 
-def test_a_retrained_model_that_has_changed_is_not_used_and_made_again(run, refused):
+def test_a_changed_retrained_model_is_refused_and_trained_again_once_deleted(run, refused):
     datamodel, data = ddm.runs.run.open_run(run)
     exact = ddm.truth.retraining.Retraining(datamodel.target, data.train, run / "exact", engine="serial")
     nothing = np.array([], int)
@@ -362,7 +366,7 @@ def test_a_retrained_model_that_has_changed_is_not_used_and_made_again(run, refu
 
 
 @pytest.mark.parametrize("name", ["00000.safetensors", "00001.safetensors"])
-def test_a_checkpoint_that_has_changed_is_not_used(run, name, refused):
+def test_a_changed_checkpoint_is_refused(run, name, refused):
     flip(run / "trajectory" / name)
     trajectory = ddm.load(run).target.trajectory
     with refused(name, "has changed since it was written", "restore it"):
@@ -373,7 +377,7 @@ def test_a_checkpoint_that_has_changed_is_not_used(run, name, refused):
     ("name", "cure"),
     [("trajectory/progress.safetensors", "training starts again"), ("parts/0000-cluster.safetensors", "made again")],
 )
-def test_a_fit_does_not_go_on_from_what_has_changed(npz, tmp_path, name, cure, monkeypatch, refused):
+def test_a_fit_does_not_resume_from_changed_files(npz, tmp_path, name, cure, monkeypatch, refused):
     def killed(*_):
         raise KeyboardInterrupt
 
@@ -394,7 +398,7 @@ def test_a_run_of_a_newer_format_is_refused(run, command):
     assert_refused(command("verify", run), f"format {manifest.FORMAT + 1}", "update ddm")
 
 
-def test_what_is_no_run_is_refused(tmp_path, command):
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path, command):
     assert_refused(command("verify", tmp_path), "not a run")
 
 
@@ -404,7 +408,7 @@ def test_what_is_no_run_is_refused(tmp_path, command):
 def test_a_foreign_first_checkpoint_is_refused_when_it_is_read(run, refused):
     path = run / "trajectory" / "00000.safetensors"
     tensors, metadata = read_tensors(path), read_metadata(path)
-    write_tensors(path, {name: tensor + 1 for name, tensor in tensors.items()}, metadata)  # whole by its own checksum
+    write_tensors(path, {name: tensor + 1 for name, tensor in tensors.items()}, metadata)  # its own checksum is right
     loaded, data = ddm.runs.run.open_run(run)
     with refused("00000.safetensors", "saved with"):
         loaded.target.at(0)
@@ -412,7 +416,7 @@ def test_a_foreign_first_checkpoint_is_refused_when_it_is_read(run, refused):
         loaded.audit(data.test, retrain=2, unions=0, engine="serial")
 
 
-def test_a_foreign_reach_of_the_optimiser_is_refused(run, refused):
+def test_a_foreign_file_of_the_optimizers_reach_is_refused(run, refused):
     write_tensors(run / "trajectory" / "reach.safetensors", {"a": torch.zeros(1)})
     change_manifest(run, files=read_json(run / "manifest.json")["files"] | {"trajectory/reach.safetensors": "0" * 64})
     with refused("reach.safetensors", "saved with"):
@@ -438,7 +442,7 @@ def test_a_foreign_reach_of_the_optimiser_is_refused(run, refused):
     ],
     ids=str,
 )
-def test_a_manifest_that_loading_refuses_is_not_called_whole(run, change, refused):
+def test_verify_rejects_a_manifest_that_load_refuses(run, change, refused):
     change_manifest(run, **change)
     with refused():
         ddm.load(run)
