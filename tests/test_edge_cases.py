@@ -159,12 +159,12 @@ def test_unusable_samples_are_refused(x, labels, words, refused):
 
 def test_data_of_one_class_are_refused_before_training_and_by_a_recorded_target(refused):
     samples = Samples.from_arrays(images(), 0 * LABELS)
-    with refused("one class '0'"):
+    with refused("class '0'"):
         ddm.train(Linear(36, 1), samples, RECIPE)
     network = Linear(36, 1)
     recorder = ddm.Recorder(network)
     recorder.snapshot()
-    with refused("one class '0'"):
+    with refused("class '0'"):
         DistilledDatamodel.fit(recorder.target(), samples)
 
 

@@ -13,7 +13,7 @@ import pytest
 import ddm
 from ddm.cli.text import describe_audit
 from ddm.compute.terminal import console
-from ddm.report.trust import trust
+from ddm.report.trust import trust_section
 from ddm.truth.audit import OTHER, SAME, Audit, compare_effects, draw_stratified
 from ddm.truth.effects import EffectQuery, Effects, measure_effects, predict_effects
 from ddm.truth.figures import FIGURES, Figure, label_of, noise_ceilings, score_figures
@@ -224,7 +224,7 @@ def test_an_audit_of_an_earlier_version_that_has_a_size_and_no_slope_is_read():
 def shown(audit, capsys):
     """Everything that people get to see of an audit's figures: table, report, notebook and plot."""
     describe_audit(console(), audit)
-    section = trust(audit)
+    section = trust_section(audit)
     assert len(section["runs"][0]["rows"]) == len(audit.figures[SAME])
     return {
         "table": capsys.readouterr().out,
