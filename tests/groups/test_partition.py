@@ -1,4 +1,4 @@
-"""Partitions: every sample in one group, no group empty, groups within classes, names that can be used."""
+"""Every sample is in one group, no group is empty, groups lie within classes, and names are unique."""
 
 import sys
 import warnings
@@ -38,7 +38,7 @@ clusters = st.integers(1, 6)
 
 
 def check(found, data, most):
-    """What holds for every partition within classes."""
+    """Assert the properties of every partition with at most ``most`` groups per class."""
     assert found.groups.shape == (len(data),)
     assert np.array_equal(np.unique(found.groups), np.arange(len(found)))
     assert found.sizes.sum() == len(data)
@@ -73,7 +73,7 @@ def test_kmeans_puts_every_sample_in_one_group_of_its_class(labels, clusters, di
 
 
 @given(labels, clusters)
-def test_sequences_are_runs_of_equal_length_in_the_order_of_the_training_set(labels, clusters):
+def test_sequential_groups_have_equal_size_and_follow_the_order_of_the_training_set(labels, clusters):
     data = samples(labels)
     found = partition.sequential(data, clusters)
     check(found, data, clusters)
@@ -86,7 +86,7 @@ def test_sequences_are_runs_of_equal_length_in_the_order_of_the_training_set(lab
 
 
 @given(labels)
-def test_class_by_class_there_is_a_group_for_every_class_that_occurs(labels):
+def test_classwise_makes_one_group_per_class_that_has_samples(labels):
     data = samples(labels)
     found = partition.classwise(data)
     assert found.names == tuple(CLASSES[label] for label in sorted(set(labels)))
@@ -95,7 +95,7 @@ def test_class_by_class_there_is_a_group_for_every_class_that_occurs(labels):
 
 
 @given(labels, clusters)
-def test_the_level_above_joins_the_groups_of_each_class(labels, clusters):
+def test_by_class_joins_the_groups_of_each_class(labels, clusters):
     data = samples(labels)
     upper = partition.sequential(data, clusters).by_class()
     expected = partition.classwise(data)
@@ -106,7 +106,7 @@ def test_the_level_above_joins_the_groups_of_each_class(labels, clusters):
 
 
 @given(labels, clusters, st.data())
-def test_a_mask_marks_the_groups_named_by_number_or_name_or_both(labels, clusters, data):
+def test_a_mask_accepts_numbers_and_names_of_groups(labels, clusters, data):
     found = partition.sequential(samples(labels), clusters)
     chosen = data.draw(st.sets(st.integers(0, len(found) - 1)))
     named = [data.draw(st.sampled_from([k, np.int64(k), found.names[k]])) for k in sorted(chosen)]
@@ -121,7 +121,7 @@ def test_a_mask_of_one_group_needs_no_list():
         assert found.mask(group).tolist() == [False, False, True, False]
 
 
-def test_text_is_a_name_first_and_a_number_that_is_another_groups_name_is_refused(refused):
+def test_a_string_is_a_name_first_and_a_number_that_is_the_name_of_another_group_is_refused(refused):
     found = partition.classwise(samples([0, 2, 4]))
     assert found.names == ("ant", "7", "0")
     assert found.index("0") == 2
@@ -137,7 +137,7 @@ def test_groups_that_do_not_exist_are_refused(group, refused):
         found.index(group)
 
 
-def test_kmeans_finds_the_clusters_that_are_there():
+def test_kmeans_finds_well_separated_clusters():
     rng = np.random.default_rng(0)
     cluster = rng.integers(0, 3, 60)
     points = np.eye(3)[cluster] * 10 + rng.normal(size=(60, 3)) * 0.1
@@ -180,7 +180,7 @@ def test_enough_samples_give_no_warning():
 
 
 @pytest.mark.parametrize("count", [0, -1])
-def test_no_clusters_are_refused(count, refused):
+def test_fewer_than_one_cluster_is_refused(count, refused):
     for how in (
         lambda: partition.sequential(samples([0, 1]), count),
         lambda: partition.kmeans(samples([0, 1]), features(2), count),
@@ -189,16 +189,16 @@ def test_no_clusters_are_refused(count, refused):
             how()
 
 
-def test_classes_of_the_same_name_are_refused(refused):
+def test_two_classes_with_the_same_name_are_refused(refused):
     with refused("same name"):
         samples([0, 0, 1, 1], classes=("cat", "cat"))
 
 
-# --- groups of the user's own ---
+# --- the user's own groups ---
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.text(max_size=3)), min_size=1, max_size=20))
-def test_given_groups_are_kept_as_they_are(pairs):
+def test_the_users_groups_keep_their_names_and_samples(pairs):
     labels, groups = [label for label, _ in pairs], [group for _, group in pairs]
     found = partition.from_groups(samples(labels), groups)
     # numpy drops NULs at the end of strings
@@ -212,20 +212,20 @@ def test_given_groups_are_kept_as_they_are(pairs):
         assert np.array_equal(found.parents[found.groups], labels)
 
 
-def test_groups_within_classes_have_a_level_above():
+def test_groups_within_classes_can_be_joined_by_class():
     found = partition.from_groups(samples([0, 0, 1, 2]), ["x", "y", "z", "w"])
     assert found.names == ("w", "x", "y", "z")
     assert found.by_class().names == ("ant", "bee", "7")
 
 
-def test_groups_that_cut_across_classes_have_none():
+def test_groups_that_cut_across_classes_cannot_be_joined_by_class():
     found = partition.from_groups(samples([0, 0, 1, 1]), ["monday", "tuesday", "monday", "tuesday"])
     assert found.parents is None
     assert found.by_class() is None
     assert found.members("monday").tolist() == [0, 2]
 
 
-def test_groups_may_be_numbers_that_leave_gaps_or_dates():
+def test_groups_may_be_numbers_with_gaps_or_dates():
     found = partition.from_groups(samples([0, 0, 0]), np.array([30, 10, 30]))
     assert found.names == ("10", "30")
     assert found.groups.tolist() == [1, 0, 1]
@@ -235,21 +235,21 @@ def test_groups_may_be_numbers_that_leave_gaps_or_dates():
 
 
 @pytest.mark.parametrize("groups", [[1, 2], [1, 2, 3, 4], [[1], [2], [3]], [], 5])
-def test_groups_that_are_not_one_each_are_refused(groups, refused):
+def test_groups_must_be_one_per_sample(groups, refused):
     with refused("3 training samples"):
         partition.from_groups(samples([0, 0, 1]), groups)
 
 
 @pytest.mark.parametrize("groups", [[None, "a", "b"], [{}, {}, {}], [[1], [1, 2], [3]]])
-def test_groups_that_do_not_sort_are_refused(groups, refused):
+def test_groups_that_cannot_be_sorted_are_refused(groups, refused):
     with refused("groups"):
         partition.from_groups(samples([0, 0, 1]), groups)
 
 
-# --- what fit is asked for ---
+# --- partitions by name ---
 
 
-def test_every_kind_of_partition_can_be_asked_for_by_name(target, digits):
+def test_a_partition_is_made_by_name_from_groups_or_given_directly(target, digits):
     data = digits.train
     assert len(make_partition(target, data, "kmeans", 3)) == 30
     assert len(make_partition(target, data, "sequence", 2)) == 20
@@ -277,19 +277,19 @@ def test_features_come_from_the_targets_penultimate_layer(target, digits):
     assert found.shape == (300, target.network.classifier.in_features)
 
 
-def test_features_of_a_target_in_double_precision(digits):
+def test_features_can_come_from_a_target_in_double_precision(digits):
     network = ddm.networks.ConvNet(digits.train.shape, 10, width=4, depth=1).double()
     target = ddm.train(network, digits.train[:50], ddm.Recipe(epochs=1))
     assert features_of(digits.train[:50], None, target).shape[0] == 50
 
 
-def test_features_come_from_a_callable(digits):
+def test_features_can_come_from_a_callable(digits):
     found = features_of(digits.train, lambda x: x.mean(1), batch_size=7)
     assert found.shape == (300, 64)
     np.testing.assert_array_equal(found, digits.train.batch()[0].flatten(1).numpy())
 
 
-def test_features_come_from_a_module_without_dropout_and_leave_it_as_it_was(digits):
+def test_features_can_come_from_a_module_in_evaluation_mode_which_is_then_restored(digits):
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Dropout(0.5))
     one, other = (features_of(digits.train, module) for _ in range(2))
     np.testing.assert_array_equal(one, other)
@@ -299,7 +299,7 @@ def test_features_come_from_a_module_without_dropout_and_leave_it_as_it_was(digi
     assert int(module[2].num_batches_tracked) == 0
 
 
-def test_kmeans_uses_the_features_it_is_given(target, digits):
+def test_kmeans_uses_the_given_features(target, digits):
     sign = torch.arange(300) % 2
     found = make_partition(target, digits.train, "kmeans", 2, features=lambda x: sign[:, None].float())
     for label in range(10):
@@ -318,17 +318,17 @@ def test_kmeans_uses_the_features_it_is_given(target, digits):
     ],
     ids=["nan", "infinite", "too few rows", "a number", "a list"],
 )
-def test_features_that_cannot_be_used_are_refused(extract, digits, refused):
+def test_invalid_features_are_refused(extract, digits, refused):
     with refused("features"):
         features_of(digits.train, extract)
 
 
-def test_without_features_and_without_a_target_they_are_asked_for(digits, refused):
+def test_clustering_without_features_and_without_a_target_is_refused(digits, refused):
     with refused("give a target"):
         features_of(digits.train, None)
 
 
-# --- features from the hub, as folders on this machine ---
+# --- features from hub models, which the tests store in local folders ---
 
 
 def saved_vit(folder, **options):
@@ -348,7 +348,7 @@ def saved_vit(folder, **options):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_features_come_from_a_pretrained_network(channels, tmp_path, digits):
+def test_features_can_come_from_a_pretrained_network(channels, tmp_path, digits):
     name = saved_vit(tmp_path / "vit", num_channels=channels)
     found = features_of(digits.train[:20], name)
     assert found.shape == (20, 8)
@@ -356,13 +356,13 @@ def test_features_come_from_a_pretrained_network(channels, tmp_path, digits):
     np.testing.assert_allclose(found, features_of(digits.train[:20], name, batch_size=6), atol=1e-5)
 
 
-def test_images_are_resized_to_what_the_pretrained_network_reads(tmp_path):
+def test_images_are_resized_to_the_input_size_of_the_pretrained_network(tmp_path):
     name = saved_vit(tmp_path / "vit")
     data = Samples.from_arrays(torch.rand(4, 3, 13, 9), torch.tensor([0, 0, 1, 1]))
     assert features_of(data, name).shape == (4, 8)
 
 
-def test_a_network_without_pooling_gives_the_mean_over_places(tmp_path):
+def test_a_pretrained_convolutional_network_gives_one_feature_vector_per_image(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.ResNetConfig(embedding_size=4, hidden_sizes=[4, 6], depths=[1, 1], layer_type="basic")
     transformers.ResNetModel(config).save_pretrained(tmp_path / "resnet")
@@ -370,7 +370,7 @@ def test_a_network_without_pooling_gives_the_mean_over_places(tmp_path):
     assert features_of(data, f"hf:{tmp_path / 'resnet'}").shape == (4, 6)
 
 
-def test_a_pretrained_network_that_reads_no_images_is_refused(tmp_path, digits, refused):
+def test_a_pretrained_network_that_does_not_accept_images_is_refused(tmp_path, digits, refused):
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
         vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
@@ -380,7 +380,7 @@ def test_a_pretrained_network_that_reads_no_images_is_refused(tmp_path, digits, 
         features_of(digits.train[:4], f"hf:{tmp_path / 'bert'}")
 
 
-def test_names_that_the_hub_does_not_have_are_refused(tmp_path, digits, refused):
+def test_unknown_hub_models_are_refused(tmp_path, digits, refused):
     pytest.importorskip("transformers")
     (tmp_path / "empty").mkdir()
     for name in ("nobody/nothing", "not a name", "", str(tmp_path / "empty"), str(tmp_path / "missing")):
@@ -388,12 +388,12 @@ def test_names_that_the_hub_does_not_have_are_refused(tmp_path, digits, refused)
             features_of(digits.train[:4], f"hf:{name}")
 
 
-def test_names_that_are_not_of_the_hub_are_refused(digits, refused):
+def test_features_by_a_name_without_the_hub_prefix_are_refused(digits, refused):
     with refused("'resnet'", "hf:NAME"):
         features_of(digits.train[:4], "resnet")
 
 
-def test_without_the_extra_it_is_asked_for(digits, refused, monkeypatch):
+def test_hub_features_without_transformers_say_what_to_install(digits, refused, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with refused("pip install 'distilled-datamodel[hub]'"):
         features_of(digits.train[:4], "hf:anything")

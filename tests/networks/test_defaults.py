@@ -1,4 +1,4 @@
-"""Every built-in network trains with its defaults, and takes its shape and classes from the data."""
+"""Every built-in network trains with its default settings, and reads its shape and classes from the data."""
 
 import math
 
@@ -23,7 +23,7 @@ def colours():
 
 
 def training_losses(name, samples):
-    """The training loss at each step of a training by default settings, with all samples in one batch."""
+    """The loss at each training step with default settings, with all samples in one batch."""
     losses = []
 
     def loss(logits, labels):
@@ -44,14 +44,14 @@ def test_every_network_learns_with_its_default_learning_rate(name, data, digits)
     assert losses[-1] < losses[0]
 
 
-def test_a_network_given_by_name_takes_shape_and_classes_from_the_data():
+def test_a_network_given_by_name_fits_the_shape_and_classes_of_the_data():
     options = {"width": 4, "depth": 1, "seed": 3}
     by_name = ddm.train("convnet", colours(), Recipe(epochs=1), options=options)
     built = ddm.train(networks.ConvNet((3, 16, 16), 3, **options), colours(), Recipe(epochs=1))
     assert by_name.fingerprint() == built.fingerprint()
 
 
-def test_a_recipe_without_a_learning_rate_gets_that_of_the_network(digits):
+def test_a_recipe_without_a_learning_rate_uses_the_default_of_the_network(digits):
     network = networks.AlexNet(digits.train.shape, 10, width=2)
     target = ddm.train(network, digits.train[:64], Recipe(epochs=1))
     assert target.recipe.lr == target.recipe.to_dict()["lr"] == networks.learning_rate("alexnet")
@@ -59,7 +59,7 @@ def test_a_recipe_without_a_learning_rate_gets_that_of_the_network(digits):
     assert ddm.train(network, digits.train[:64], Recipe(epochs=1, lr=0.02)).recipe.lr == 0.02
 
 
-def test_the_default_learning_rate_of_any_other_module_is_a_tenth(digits):
+def test_the_default_learning_rate_of_a_users_module_is_a_tenth(digits):
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
     assert ddm.train(network, digits.train[:64], Recipe(epochs=1)).recipe.lr == 0.1
 

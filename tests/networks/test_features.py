@@ -1,4 +1,4 @@
-"""Penultimate features of built-in and of users' networks."""
+"""Penultimate features of built-in networks and of users' modules."""
 
 import pytest
 import torch
@@ -9,23 +9,23 @@ from ddm.networks import penultimate
 from .conftest import small
 
 
-def hooks(network):
+def count_hooks(network):
     return sum(len(module._forward_pre_hooks) for module in network.modules())
 
 
-def test_built_in_networks_give_their_features(name):
+def test_built_in_networks_return_their_features(name):
     network, x = small(name, (1, 8, 8), 3), torch.randn(2, 1, 8, 8)
     assert torch.equal(penultimate(network, x), network.features(x))
 
 
-def test_a_sequential_gives_the_input_of_its_last_linear_layer():
+def test_features_of_a_sequential_are_the_inputs_of_its_last_linear_layer():
     network = nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.Tanh(), nn.Linear(7, 3), nn.Softmax(1))
     x = torch.randn(5, 3, 2, 2)
     assert torch.equal(penultimate(network, x), network[:3](x))
-    assert hooks(network) == 0
+    assert count_hooks(network) == 0
 
 
-def test_the_last_called_counts_not_the_last_defined():
+def test_the_last_linear_layer_is_the_one_called_last_not_defined_last():
     class Crossed(nn.Module):
         def __init__(self):
             super().__init__()
@@ -40,13 +40,13 @@ def test_the_last_called_counts_not_the_last_defined():
     assert torch.equal(penultimate(network, x), network.body(x).relu())
 
 
-def test_features_of_more_dimensions_are_flattened():
+def test_features_with_more_than_two_dimensions_are_flattened():
     x = torch.randn(5, 3, 4)
     assert torch.equal(penultimate(nn.Linear(4, 2), x), x.flatten(1))
 
 
 @pytest.mark.parametrize("network", [nn.Conv2d(1, 2, 3), nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten())])
-def test_without_linear_layer_the_outputs_are_the_features(network):
+def test_without_a_linear_layer_the_outputs_are_the_features(network):
     x = torch.randn(5, 1, 4, 4)
     assert torch.equal(penultimate(network, x), network(x).flatten(1))
 
@@ -55,7 +55,7 @@ def test_hooks_are_removed_after_an_error():
     network = nn.Sequential(nn.Linear(4, 3), nn.Linear(9, 2))
     with pytest.raises(RuntimeError):
         penultimate(network, torch.randn(5, 4))
-    assert hooks(network) == 0
+    assert count_hooks(network) == 0
 
 
 def test_features_can_be_differentiated():

@@ -1,4 +1,4 @@
-"""Every network works under torch.func: vmap over weights, per-example gradients, differentiation twice."""
+"""Every network works under torch.func: vmap over weights, per-example gradients, second derivatives."""
 
 import warnings
 
@@ -26,7 +26,7 @@ def make(request):
 
 @pytest.fixture(autouse=True)
 def _no_slow_path():
-    """Torch warns where it has no batching rule and loops instead."""
+    """Turns torch's warning about a missing batching rule into an error: torch would use a slow loop."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*performance drop.*")
         yield
@@ -66,7 +66,7 @@ def test_vmap_over_stacked_weights_equals_a_loop(make, batch):
     assert_equal(together, {name: torch.stack([one[name] for one in alone]) for name in together})
 
 
-def test_gradients_per_example_equal_a_loop(make, batch):
+def test_per_example_gradients_under_vmap_equal_a_loop(make, batch):
     x, y = batch
     network = make()
     gradient = grad(mean_loss(network))
@@ -75,8 +75,8 @@ def test_gradients_per_example_equal_a_loop(make, batch):
     assert_equal(together, {name: torch.stack([one[name] for one in alone]) for name in together})
 
 
-def along(network, y):
-    """x ↦ ⟨∇θ loss(θ, x), v⟩ for a fixed v: a function of a gradient, as distillation differentiates it."""
+def directional_derivative(network, y):
+    """The function x ↦ ⟨∇θ loss(θ, x), v⟩ for a fixed v. Distillation differentiates such functions of a gradient."""
     rng = torch.Generator().manual_seed(1)
     theta = weights(network)
     v = {name: torch.randn(value.shape, generator=rng).double() for name, value in theta.items()}
@@ -91,7 +91,7 @@ def along(network, y):
 
 def test_gradient_of_a_gradient_equals_finite_differences(make, batch):
     x, y = batch
-    product = along(make(), y)
+    product = directional_derivative(make(), y)
     slope = grad(product)(x)
     rng = torch.Generator().manual_seed(2)
     for _ in range(3):
@@ -103,12 +103,12 @@ def test_gradient_of_a_gradient_equals_finite_differences(make, batch):
 
 def test_gradient_of_a_gradient_under_vmap_equals_a_loop(make, batch):
     x, y = batch
-    slope = grad(along(make(), y))
+    slope = grad(directional_derivative(make(), y))
     several = torch.stack([x, x.flip(0), 2 * x])
     torch.testing.assert_close(vmap(slope)(several), torch.stack([slope(one) for one in several]))
 
 
-def test_autograd_agrees_with_functional(make, batch):
+def test_autograd_and_torch_func_give_the_same_second_derivatives(make, batch):
     x, y = batch
     network = make()
     x = x.clone().requires_grad_()
@@ -122,7 +122,7 @@ def test_autograd_agrees_with_functional(make, batch):
 
 
 @pytest.mark.parametrize("network", [ConvNet, ResNet18AP])
-def test_batch_norm_uses_the_batch_only_in_training(network):
+def test_batch_norm_uses_batch_statistics_only_in_training_mode(network):
     trained = network((1, 8, 8), 2, width=4, norm="batch")
     x = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 3 + 1
     trained(x)

@@ -1,4 +1,4 @@
-"""Weights come from the seed and from nothing else."""
+"""Initial weights depend on the seed alone."""
 
 import math
 
@@ -17,7 +17,7 @@ def flat(network):
 
 
 class Mixed(nn.Module):
-    """One of each kind of parameter, some of it the user's own."""
+    """A module with every kind of parameter, some in layers that a user wrote."""
 
     def __init__(self):
         super().__init__()
@@ -37,7 +37,7 @@ class OwnNorm(nn.Module):
         self.weight = nn.Parameter(torch.zeros(5))
 
 
-def test_same_seed_same_weights_other_seed_other_weights(name):
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(name):
     first, second, other = (flat(small(name, (1, 8, 8), 3, seed=seed)) for seed in (4, 4, 5))
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
@@ -53,7 +53,7 @@ def test_the_global_generator_is_neither_used_nor_changed(name, how):
     assert torch.equal(flat(network), flat(small(name, (1, 8, 8), 3, init=how)))
 
 
-def test_initialise_equals_construction(name):
+def test_initialise_gives_the_same_weights_as_building_with_that_seed(name):
     network = small(name, (1, 8, 8), 3)
     initialise(network, "xavier", 9)
     assert torch.equal(flat(network), flat(small(name, (1, 8, 8), 3, init="xavier", seed=9)))
@@ -67,7 +67,7 @@ def test_initialise_equals_construction(name):
         ("xavier", math.sqrt(2 / (72 + 576)), math.sqrt(2 / 800)),
     ],
 )
-def test_spread_of_each_scheme(how, of_convolution, of_linear):
+def test_each_scheme_draws_weights_with_its_standard_deviation(how, of_convolution, of_linear):
     network = Mixed()
     initialise(network, how, 0)
     expected = {
@@ -82,7 +82,7 @@ def test_spread_of_each_scheme(how, of_convolution, of_linear):
         assert weight.mean().abs().item() < 5 * spread / math.sqrt(weight.numel())
 
 
-def test_norms_are_identity_and_biases_zero():
+def test_norm_layers_start_with_scale_one_and_biases_with_zero():
     network = Mixed()
     network.batch(torch.randn(3, 64, 2, 2) + 5)
     initialise(network, "kaiming", 0)
@@ -92,14 +92,14 @@ def test_norms_are_identity_and_biases_zero():
     assert (network.batch.running_var == 1).all()
 
 
-def test_dtype_does_not_change_the_draws():
+def test_the_dtype_does_not_change_the_weights():
     single, double = Mixed(), Mixed().double()
     initialise(single, "kaiming", 3)
     initialise(double, "kaiming", 3)
     assert torch.equal(flat(single).double(), flat(double))
 
 
-def test_gradients_and_parameters_stay_the_same_objects():
+def test_parameters_are_set_in_place():
     network = nn.Linear(3, 2)
     weight = network.weight
     initialise(network, "normal", 0)
@@ -109,6 +109,6 @@ def test_gradients_and_parameters_stay_the_same_objects():
 
 
 @pytest.mark.parametrize(("how", "seed"), [("uniform", 0), ("kaiming", -1), ("kaiming", 1.5)])
-def test_unknown_scheme_and_impossible_seed_are_refused(how, seed):
+def test_an_unknown_scheme_or_an_invalid_seed_is_refused(how, seed):
     with pytest.raises(InputError):
         initialise(nn.Linear(2, 2), how, seed)

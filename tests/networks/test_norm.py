@@ -1,4 +1,4 @@
-"""Normalisation falls back where a group would be too small to mean anything."""
+"""Normalisation uses larger groups, or none, where a group would have fewer than four values."""
 
 import pytest
 from torch import nn
@@ -19,12 +19,12 @@ from ddm.networks.norm import make_norm
         ("layer", 32, (1, 1), 1),
     ],
 )
-def test_number_of_groups(kind, channels, size, groups):
+def test_the_number_of_groups_follows_from_kind_channels_and_size(kind, channels, size, groups):
     norm = make_norm(kind, channels, size)
     assert isinstance(norm, nn.GroupNorm)
     assert norm.num_groups == groups
 
 
 @pytest.mark.parametrize("kind", ["layer", "instance", "group"])
-def test_fewer_than_four_values_are_left_alone(kind):
+def test_fewer_than_four_values_are_not_normalised(kind):
     assert isinstance(make_norm(kind, 3, (1, 1)), nn.Identity)

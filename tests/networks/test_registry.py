@@ -1,4 +1,4 @@
-"""Networks by name, with their options checked."""
+"""Networks are built by name, and their options are validated."""
 
 import json
 
@@ -18,12 +18,12 @@ def assert_same_weights(one, other):
         assert torch.equal(tensor, other.state_dict()[key]), key
 
 
-def test_names_and_specs_agree():
+def test_the_spec_of_a_network_has_its_registered_name():
     assert names() == list(NETWORKS) == list(SMALL)
     assert [small(name, (1, 8, 8), 2).spec["name"] for name in names()] == names()
 
 
-def test_a_spec_rebuilds_the_network_through_json(name):
+def test_a_spec_that_went_through_json_rebuilds_the_network(name):
     network = small(name, (3, 9, 12), 7, init="xavier", seed=11)
     again = from_spec(json.loads(json.dumps(network.spec)))
     assert isinstance(again, NETWORKS[name])
@@ -37,7 +37,7 @@ def test_a_spec_holds_every_option(name):
     assert set(spec) == {"name", *NETWORKS[name].__init__.__kwdefaults__, "shape", "classes"}
 
 
-def test_numpy_numbers_become_plain_ones():
+def test_numpy_integers_become_plain_integers():
     spec = build("convnet", (np.int64(1), np.int64(4), np.int64(4)), np.int64(3), seed=np.int64(5)).spec
     assert json.loads(json.dumps(spec)) == spec
 
@@ -70,7 +70,7 @@ def test_numpy_numbers_become_plain_ones():
     ],
     ids=str,
 )
-def test_wrong_arguments_say_what_is_right(arguments, says):
+def test_invalid_arguments_are_refused_with_the_valid_ones(arguments, says):
     with pytest.raises(InputError, match=says) as caught:
         build(**{"name": "convnet", "shape": (1, 8, 8), "classes": 10, **arguments})
     assert str(caught.value).endswith(".")
@@ -81,6 +81,6 @@ def test_an_incomplete_spec_is_refused():
         from_spec({"name": "convnet"})
 
 
-def test_the_base_asks_for_embed():
+def test_a_network_class_must_define_embed():
     with pytest.raises(TypeError, match="embed"):
         Network("mine", (1, 2, 2), 2, init="normal", seed=0)

@@ -1,4 +1,4 @@
-"""Every network takes any image and any number of classes."""
+"""Every network works with images of any size and any number of classes."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def images(shape, count=2):
     return torch.randn(count, *shape, generator=torch.Generator().manual_seed(0))
 
 
-def assert_answers(network, shape, classes):
+def assert_finite_logits(network, shape, classes):
     features, logits = network.features(images(shape)), network(images(shape))
     assert features.shape == (2, network.classifier.in_features)
     assert logits.shape == (2, classes)
@@ -32,18 +32,18 @@ def assert_answers(network, shape, classes):
 @pytest.mark.parametrize("classes", [2, 200])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_logits_are_finite_and_one_per_class(name, shape, classes):
-    assert_answers(small(name, shape, classes), shape, classes)
+    assert_finite_logits(small(name, shape, classes), shape, classes)
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)], ids=str)
-def test_defaults_answer_too(name, shape):
-    assert_answers(build(name, shape, 10), shape, 10)
+def test_networks_of_default_size_return_finite_logits(name, shape):
+    assert_finite_logits(build(name, shape, 10), shape, 10)
 
 
 @settings(max_examples=60, deadline=None)
 @given(name=st.sampled_from(names()), shape=shapes, classes=st.integers(1, 30))
-def test_any_shape_and_classes(name, shape, classes):
-    assert_answers(small(name, shape, classes), shape, classes)
+def test_networks_work_with_any_shape_and_number_of_classes(name, shape, classes):
+    assert_finite_logits(small(name, shape, classes), shape, classes)
 
 
 @settings(max_examples=60, deadline=None)
@@ -54,18 +54,18 @@ def test_any_shape_and_classes(name, shape, classes):
     norm=st.sampled_from(NORMS),
     pooling=st.sampled_from(POOLINGS),
 )
-def test_any_convnet(shape, depth, width, norm, pooling):
+def test_a_convnet_works_with_any_depth_width_norm_and_pooling(shape, depth, width, norm, pooling):
     network = ConvNet(shape, 3, depth=depth, width=width, norm=norm, pooling=pooling)
-    assert_answers(network.eval(), shape, 3)
+    assert_finite_logits(network.eval(), shape, 3)
 
 
 @pytest.mark.parametrize("norm", ["batch", "instance", "group"])
-def test_any_norm_of_resnet(norm):
-    assert_answers(ResNet18AP((3, 17, 23), 3, width=4, norm=norm), (3, 17, 23), 3)
+def test_a_resnet_works_with_any_norm(norm):
+    assert_finite_logits(ResNet18AP((3, 17, 23), 3, width=4, norm=norm), (3, 17, 23), 3)
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_maps_of_one_pixel_still_carry_the_image(norm):
+def test_features_differ_between_images_even_if_maps_have_one_pixel(norm):
     network = ConvNet((1, 8, 8), 3, depth=6, width=16, norm=norm).eval()
     one, other = network.features(images((1, 8, 8)))
     assert (one != 0).any()
@@ -94,18 +94,18 @@ def test_an_input_of_another_shape_is_refused(name, shape):
 
 
 @pytest.mark.parametrize("size", [(2, 2), (7, 6), (1, 5), (4, 1)])
-def test_average_pooling_is_that_of_torch(size):
+def test_average_pooling_equals_torchs(size):
     pooling, pooled = make_pooling("avg", size)
     x = torch.randn(3, 2, *size, requires_grad=True)
-    wanted = torch.nn.functional.avg_pool2d(x, pooling.kernel_size)
-    torch.testing.assert_close(pooling(x), wanted)
+    expected = torch.nn.functional.avg_pool2d(x, pooling.kernel_size)
+    torch.testing.assert_close(pooling(x), expected)
     assert pooling(x).shape[2:] == pooled
     (slope,) = torch.autograd.grad(pooling(x).square().sum(), x)
-    torch.testing.assert_close(slope, torch.autograd.grad(wanted.square().sum(), x)[0])
+    torch.testing.assert_close(slope, torch.autograd.grad(expected.square().sum(), x)[0])
 
 
-def test_a_vision_transformer_is_outlined_where_linspace_ignores_the_device(monkeypatch):
-    """As it does in a process where a pretrained network could not be loaded."""
+def test_a_vision_transformer_is_built_on_the_meta_device_even_if_linspace_ignores_it(monkeypatch):
+    """linspace does so in a process in which a pretrained network failed to load."""
     linspace = torch.linspace
     monkeypatch.setattr(torch, "linspace", lambda *values: linspace(*values, device="cpu"))
     with torch.device("meta"):

@@ -1,4 +1,4 @@
-"""Saved networks come back; anything else is refused."""
+"""Networks can be saved and loaded; other files are refused."""
 
 import os
 import stat
@@ -22,7 +22,7 @@ def trained(name, **options):
     return network
 
 
-def test_a_saved_network_comes_back(name, tmp_path):
+def test_a_loaded_network_equals_the_saved_one(name, tmp_path):
     network = trained(name, seed=3)
     save(network, tmp_path / "network.safetensors")
     again = load(str(tmp_path / "network.safetensors"))
@@ -34,7 +34,7 @@ def test_a_saved_network_comes_back(name, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_the_dtype_is_kept(name, dtype, tmp_path):
+def test_a_loaded_network_has_the_dtype_of_the_saved_one(name, dtype, tmp_path):
     network = trained(name).to(dtype)
     save(network, tmp_path / "network.safetensors")
     again = load(tmp_path / "network.safetensors")
@@ -42,7 +42,7 @@ def test_the_dtype_is_kept(name, dtype, tmp_path):
     assert torch.equal(again(x), network(x))
 
 
-def test_running_statistics_are_kept(tmp_path):
+def test_running_statistics_are_saved(tmp_path):
     network = ConvNet((1, 8, 8), 2, width=4, norm="batch")
     network(torch.randn(8, 1, 8, 8) + 3)
     save(network, tmp_path / "network.safetensors")
@@ -51,14 +51,14 @@ def test_running_statistics_are_kept(tmp_path):
     )
 
 
-def test_channels_last_can_be_saved(tmp_path):
+def test_a_network_in_channels_last_format_can_be_saved(tmp_path):
     network = ConvNet((3, 8, 8), 2).to(memory_format=torch.channels_last)
     save(network, tmp_path / "network.safetensors")
     x = torch.randn(2, 3, 8, 8)
     torch.testing.assert_close(load(tmp_path / "network.safetensors")(x), network(x))
 
 
-def test_saving_replaces_the_old_file_and_leaves_nothing_else(tmp_path):
+def test_saving_replaces_the_old_file_and_leaves_no_temporary_files(tmp_path):
     path = tmp_path / "network.safetensors"
     path.write_text("old")
     save(ConvNet(), path)
@@ -68,7 +68,7 @@ def test_saving_replaces_the_old_file_and_leaves_nothing_else(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
 
 
-def test_a_failed_save_leaves_the_folder_as_it_was(tmp_path):
+def test_a_failed_save_changes_no_files(tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(InputError, match="cannot write"):
         save(ConvNet(), tmp_path / "folder")
@@ -78,7 +78,7 @@ def test_a_failed_save_leaves_the_folder_as_it_was(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
 
 
-def test_a_network_of_the_users_own_is_not_saved(tmp_path):
+def test_saving_a_users_module_is_refused(tmp_path):
     with pytest.raises(InputError, match="state_dict"):
         save(nn.Linear(2, 2), tmp_path / "network.safetensors")
 
@@ -115,7 +115,7 @@ def _pickled(path):
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "damage",
     [
         _truncated,
         _empty,
@@ -132,10 +132,10 @@ def _pickled(path):
         _spec_is('{"name": "simplevit", "shape": [1, 8, 8], "classes": 10}'),
     ],
 )
-def test_a_broken_or_foreign_file_is_refused(spoil, tmp_path):
+def test_a_broken_or_foreign_file_is_refused(damage, tmp_path):
     path = tmp_path / "network.safetensors"
     save(ConvNet(), path)
-    spoil(path)
+    damage(path)
     with pytest.raises(InputError, match=r"network\.safetensors"):
         load(path)
 

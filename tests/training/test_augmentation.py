@@ -1,4 +1,4 @@
-"""Flips and shifts: of each image on its own, reproducible, differentiable."""
+"""Flips and shifts are drawn for each image separately, reproducible and differentiable."""
 
 import pytest
 import torch
@@ -14,24 +14,24 @@ def generator(seed=0):
 
 
 def images(count=16, channels=2, height=9, width=8):
-    return 1 + torch.rand(count, channels, height, width, generator=generator(1))  # no zeros but those moving in
+    return 1 + torch.rand(count, channels, height, width, generator=generator(1))  # no zeros, so zeros come from shifts
 
 
-def moved(image, down, right):
-    """An image ``(C, H, W)`` moved by whole pixels, zeros moving in."""
+def shift(image, down, right):
+    """An image ``(C, H, W)`` shifted by whole pixels and filled with zeros."""
     height, width = image.shape[-2:]
     padded = F.pad(image, (width, width, height, height))
     return padded[:, height - down : 2 * height - down, width - right : 2 * width - right]
 
 
-def test_none_changes_nothing_and_draws_nothing():
+def test_none_changes_nothing_and_uses_no_random_numbers():
     x, rng = images(), generator()
     before = rng.get_state()
     assert torch.equal(augment(x, "none", rng), x)
     assert torch.equal(rng.get_state(), before)
 
 
-def test_flip_gives_some_images_as_they_are_and_mirrors_the_others():
+def test_flip_mirrors_some_images_and_leaves_the_others():
     x = images()
     y = augment(x, "flip", generator())
     same, mirrored = (x == y).flatten(1).all(1), (x.flip(-1) == y).flatten(1).all(1)
@@ -49,10 +49,10 @@ def test_shift_moves_each_image_by_whole_pixels_up_to_an_eighth(height, width, c
     offsets = [(down, right) for down in range(-reach, reach + 1) for right in range(-reach, reach + 1)]
     assert y.shape == x.shape
     for before, after in zip(x, y, strict=True):
-        assert any(torch.equal(moved(before, *offset), after) for offset in offsets)
+        assert any(torch.equal(shift(before, *offset), after) for offset in offsets)
 
 
-def test_images_are_shifted_each_on_its_own():
+def test_each_image_gets_its_own_shift():
     x = images(1).repeat(16, 1, 1, 1)
     assert len({tuple(image.flatten().tolist()) for image in augment(x, "shift", generator())}) > 3
 
@@ -62,18 +62,18 @@ def test_flip_shift_does_both():
     y = augment(x, "flip-shift", generator())
     offsets = [(down, right) for down in (-1, 0, 1) for right in (-1, 0, 1)]
 
-    def kinds(before, after):
-        return any(torch.equal(moved(before, *offset), after) for offset in offsets)
+    def is_shifted(before, after):
+        return any(torch.equal(shift(before, *offset), after) for offset in offsets)
 
-    plain = [kinds(before, after) for before, after in zip(x, y, strict=True)]
-    mirrored = [kinds(before.flip(-1), after) for before, after in zip(x, y, strict=True)]
+    plain = [is_shifted(before, after) for before, after in zip(x, y, strict=True)]
+    mirrored = [is_shifted(before.flip(-1), after) for before, after in zip(x, y, strict=True)]
     assert all(one != other for one, other in zip(plain, mirrored, strict=True))
     assert any(plain)
     assert any(mirrored)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_generator_gives_the_same_images_whatever_the_global_one_is(kind):
+def test_images_depend_on_the_given_generator_and_not_on_the_global_one(kind):
     x = images()
     torch.manual_seed(0)
     one = augment(x, kind, generator(3))
@@ -90,13 +90,13 @@ def test_another_seed_gives_other_images(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_drawn_does_not_depend_on_the_images(kind):
+def test_random_flips_and_shifts_do_not_depend_on_the_images(kind):
     x = images()
     torch.testing.assert_close(augment(2 * x, kind, generator()), 2 * augment(x, kind, generator()))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients_flow_back_to_the_pixels_that_are_still_seen(kind):
+def test_gradients_reach_exactly_the_pixels_that_stay_visible(kind):
     x = images().requires_grad_()
     y = augment(x, kind, generator())
     (gradient,) = torch.autograd.grad(y.sum(), x)
@@ -104,7 +104,7 @@ def test_gradients_flow_back_to_the_pixels_that_are_still_seen(kind):
     assert gradient.sum() == (y != 0).sum()
 
 
-def test_images_given_are_not_changed():
+def test_the_input_images_are_not_changed():
     x = images()
     before = x.clone()
     augment(x, "flip-shift", generator())

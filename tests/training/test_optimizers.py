@@ -1,4 +1,4 @@
-"""Every optimizer is one entry: what it stores, how far its steps go, and what that makes of the damping."""
+"""Optimizers resume from their stored state, and their effective learning rates are how far steps move parameters."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from ddm.training.optimizers import OPTIMIZERS, Adam
 
 
 class AdamW(Adam):
-    """Adam whose weight decay shrinks the parameters themselves, and with them what earlier steps have moved."""
+    """Adam with decoupled weight decay, which shrinks the parameters and so the effect of earlier steps."""
 
     @staticmethod
     def build(parameters, recipe):
@@ -69,7 +69,7 @@ def test_a_constant_gradient_moves_a_parameter_by_the_sum_of_adams_effective_lea
 
 
 @pytest.mark.parametrize("recipe", [Recipe(lr=0.1, momentum=0.9), Recipe(lr=0.1, optimizer="adam")])
-def test_an_optimizer_resumes_from_what_it_stored(recipe):
+def test_an_optimizer_resumes_from_its_stored_state(recipe):
     gradients = list(torch.randn(6, 3, generator=torch.Generator().manual_seed(1)))
     named, optimizer = parameters(recipe)
     descend(named, optimizer, gradients[:3], 0.1)
@@ -103,6 +103,6 @@ def test_a_new_optimizer_needs_one_entry_to_train_resume_and_set_the_damping(tmp
     torch.testing.assert_close(parameter_damping(target, samples()), 1 / rates)
 
 
-def test_an_unknown_optimizer_is_refused_with_the_names_of_those_there_are(refused):
+def test_an_unknown_optimizer_is_refused_with_the_known_names(refused):
     with refused("optimizer 'rmsprop'", *OPTIMIZERS):
         Recipe(optimizer="rmsprop")

@@ -1,4 +1,4 @@
-"""Training a target: reproducible, resumable, and what a plain loop over the same batches would give."""
+"""Training is reproducible, resumable, and equal to a plain loop over the same batches."""
 
 import copy
 import itertools
@@ -27,7 +27,7 @@ from ddm.networks.state import state_of
 
 
 class Killed(BaseException):
-    """Nothing handles it, as nothing handles a kill."""
+    """Stands for a kill: no code catches it."""
 
 
 COUNT = 24
@@ -35,7 +35,7 @@ PLAIN = Recipe(epochs=3, lr=0.2, batch_size=7, seed=1)
 
 
 def samples(count=COUNT):
-    """Every sample is a class of its own, so that the loss sees which samples are in a batch."""
+    """Samples whose label is their position, so that a loss can record which samples are in a batch."""
     generator = torch.Generator().manual_seed(5)
     return Samples.from_arrays(torch.randn(count, 1, 6, 6, generator=generator), torch.arange(count))
 
@@ -56,7 +56,7 @@ def fragile(seed=0):
 
 
 class Watched:
-    """Cross-entropy that remembers which samples it saw, and may be killed at its ``until``-th call."""
+    """Cross-entropy that records the samples of each batch, and raises ``Killed`` at call number ``until``."""
 
     def __init__(self, until=None):
         self.batches, self.until = [], until
@@ -69,13 +69,13 @@ class Watched:
 
 
 def batches_of(recipe):
-    """The batches that a training makes, as lists of rows."""
+    """The batches of a training, as lists of positions."""
     watched = Watched()
     train(linear(), samples(), recipe, loss=watched)
     return watched.batches
 
 
-def by_hand(network, data, batches, rates, recipe):
+def plain_loop(network, data, batches, rates, recipe):
     """States before training and after each step of a plain loop over ``batches`` with learning rates ``rates``."""
     network = copy.deepcopy(network).train()
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
@@ -93,7 +93,7 @@ def by_hand(network, data, batches, rates, recipe):
 
 
 def same(one, other):
-    """Whether two trajectories are identical, bit for bit."""
+    """True if two trajectories are identical, bit for bit."""
     return (
         one.steps == other.steps
         and one.cumulative_rates == other.cumulative_rates
@@ -120,7 +120,7 @@ def test_another_seed_gives_another_trajectory_from_the_same_start():
 
 def test_global_random_generators_are_neither_used_nor_changed():
     torch.manual_seed(0)
-    np.random.seed(0)  # noqa: NPY002 - the global one is what this is about
+    np.random.seed(0)  # noqa: NPY002 - this test is about the global generator
     random.seed(0)
     one = train(fragile(), samples(), PLAIN)
     expected = [torch.rand(1).item(), np.random.rand(), random.random()]  # noqa: NPY002
@@ -132,7 +132,7 @@ def test_global_random_generators_are_neither_used_nor_changed():
     assert same(one.trajectory, train(fragile(), samples(), PLAIN).trajectory)
 
 
-def test_the_network_given_is_not_changed():
+def test_training_does_not_change_the_given_network():
     network = fragile()
     before = state_of(network)
     target = train(network, samples(), PLAIN)
@@ -142,7 +142,7 @@ def test_the_network_given_is_not_changed():
     assert all(parameter.requires_grad and parameter.grad is None for parameter in network.parameters())
 
 
-def test_every_epoch_meets_every_sample_once_in_an_order_of_its_own():
+def test_every_epoch_uses_every_sample_once_in_a_new_order():
     batches = batches_of(PLAIN)
     assert [len(batch) for batch in batches] == [7, 7, 7, 3] * 3
     epochs = [list(itertools.chain(*batches[start : start + 4])) for start in (0, 4, 8)]
@@ -150,7 +150,7 @@ def test_every_epoch_meets_every_sample_once_in_an_order_of_its_own():
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
-# --- what a plain loop gives ---
+# --- equal to a plain loop ---
 
 COSINE = [0.2 * 0.5 * (1 + math.cos(math.pi * step / 12)) for step in range(12)]
 STEP = [0.2] * 6 + [0.2 * 0.1] * 3 + [0.2 * 0.01] * 3
@@ -158,16 +158,16 @@ STEP = [0.2] * 6 + [0.2 * 0.1] * 3 + [0.2 * 0.01] * 3
 
 @pytest.mark.parametrize(("schedule", "rates"), [("constant", [0.2] * 12), ("cosine", COSINE), ("step", STEP)])
 @pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.01), (0.9, 0.01)])
-def test_training_is_a_plain_loop_of_sgd(schedule, rates, momentum, weight_decay):
+def test_training_equals_a_plain_loop_with_torchs_sgd(schedule, rates, momentum, weight_decay):
     recipe = Recipe(3, 0.2, 7, momentum, weight_decay, schedule, checkpoint_every=1, seed=1)
     trajectory = train(linear(), samples(), recipe).trajectory
-    expected = by_hand(linear(), samples(), batches_of(recipe), rates, recipe)
+    expected = plain_loop(linear(), samples(), batches_of(recipe), rates, recipe)
     assert all(same_tensors(one, other) for one, other in zip(trajectory, expected, strict=True))
     assert trajectory.cumulative_rates == pytest.approx([0.0, *(sum(rates[:t]) / (1 - momentum) for t in range(1, 13))])
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
-def test_adam_is_torchs_and_sums_the_effective_learning_rate_of_each_parameter(weight_decay):
+def test_adam_equals_torchs_and_sums_the_effective_learning_rate_of_each_parameter(weight_decay):
     recipe = Recipe(3, 0.01, 7, weight_decay=weight_decay, checkpoint_every=1, seed=1, optimizer="adam")
     trajectory = train(linear(), samples(), recipe).trajectory
     network = linear().train()
@@ -182,13 +182,13 @@ def test_adam_is_torchs_and_sums_the_effective_learning_rate_of_each_parameter(w
             second = optimizer.state[parameter]["exp_avg_sq"] / (1 - 0.999 ** (step + 1))
             total += 0.01 / (second.sqrt() + 1e-8)
         assert same_tensors(trajectory[step + 1], state_of(network))
-    for found, wanted in zip(trajectory.parameter_rates.values(), rates, strict=True):
-        torch.testing.assert_close(found, wanted)
+    for rate, expected in zip(trajectory.parameter_rates.values(), rates, strict=True):
+        torch.testing.assert_close(rate, expected)
     mean = torch.cat([part.flatten() for part in rates]).mean()
     assert trajectory.cumulative_rates[-1] == pytest.approx(float(mean), rel=1e-5)
 
 
-def test_adam_takes_no_momentum(refused):
+def test_adam_with_a_momentum_is_refused(refused):
     with refused("momentum"):
         Recipe(optimizer="adam", momentum=0.5)
 
@@ -200,7 +200,7 @@ def test_adam_takes_no_momentum(refused):
 def test_a_checkpoint_is_stored_after_each_epoch_or_every_few_steps_and_at_the_end(every, steps):
     recipe = Recipe(epochs=3, lr=0.2, batch_size=7, checkpoint_every=every, seed=1)
     trajectory = train(linear(), samples(), recipe).trajectory
-    expected = by_hand(linear(), samples(), batches_of(recipe), [0.2] * 12, recipe)
+    expected = plain_loop(linear(), samples(), batches_of(recipe), [0.2] * 12, recipe)
     assert trajectory.steps == steps
     assert all(same_tensors(trajectory[t], expected[step]) for t, step in enumerate(steps))
 
@@ -218,7 +218,7 @@ def test_a_plain_torch_dataset_trains_as_the_same_samples_do():
     )
 
 
-def test_a_network_of_another_precision_is_trained_in_it():
+def test_a_network_in_double_precision_is_trained_in_double_precision():
     target = train(linear().double(), samples(), PLAIN)
     assert target.theta.dtype == torch.float64
     torch.testing.assert_close(target.theta.float(), train(linear(), samples(), PLAIN).theta)
@@ -229,11 +229,11 @@ def test_a_network_of_another_precision_is_trained_in_it():
 
 @settings(max_examples=15, deadline=None)
 @given(st.sets(st.integers(0, COUNT - 1), min_size=1, max_size=COUNT - 1), st.sampled_from([0.0, 0.9]))
-def test_leaving_samples_out_takes_them_out_of_the_batches_and_changes_nothing_else(rows, momentum):
+def test_leaving_samples_out_removes_them_from_their_batches_and_changes_nothing_else(rows, momentum):
     recipe = Recipe(epochs=2, lr=0.2, batch_size=4, momentum=momentum, schedule="cosine", checkpoint_every=1)
     batches = [[row for row in batch if row not in rows] for batch in batches_of(recipe)]
     rates = [0.2 * 0.5 * (1 + math.cos(math.pi * step / 12)) for step in range(12)]
-    expected = by_hand(linear(), samples(), batches, rates, recipe)
+    expected = plain_loop(linear(), samples(), batches, rates, recipe)
     watched = Watched()
     trajectory = train(linear(), samples(), recipe, loss=watched, without=np.array(sorted(rows))).trajectory
     assert watched.batches == [batch for batch in batches if batch]
@@ -261,7 +261,7 @@ def test_leaving_samples_out_does_not_change_how_the_others_are_augmented():
 
 
 @pytest.mark.parametrize("nothing", [np.array([], dtype=np.int64), np.array([]), []])
-def test_leaving_nothing_out_is_training_with_all(nothing):
+def test_leaving_no_samples_out_equals_training_on_all(nothing):
     assert same(
         train(linear(), samples(), PLAIN, without=nothing).trajectory, train(linear(), samples()[:], PLAIN).trajectory
     )
@@ -273,7 +273,7 @@ def test_positions_that_do_not_exist_cannot_be_left_out(refused):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_batch_whose_samples_are_all_left_out_is_no_step(optimizer):
+def test_a_batch_whose_samples_are_all_left_out_changes_no_parameters(optimizer):
     recipe = Recipe(epochs=2, lr=0.01, batch_size=4, checkpoint_every=1, optimizer=optimizer)
     first, *_ = batches_of(recipe)
     trajectory = train(linear(), samples(), recipe, without=np.array(first)).trajectory
@@ -295,14 +295,14 @@ class Idle(nn.Module):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_parameter_that_is_not_used_stays_where_it_is(optimizer, tmp_path):
+def test_an_unused_parameter_does_not_change(optimizer, tmp_path):
     recipe = Recipe(epochs=2, lr=0.01, batch_size=7, optimizer=optimizer)
     target = train(Idle(), samples(), recipe)
     assert torch.equal(target.trajectory[-1]["idle"], torch.ones(3))
-    killed(6, Idle(), samples(), recipe, directory=tmp_path)  # in the second epoch
+    train_until_killed(6, Idle(), samples(), recipe, directory=tmp_path)  # in the second epoch
     assert same(target.trajectory, train(Idle(), samples(), recipe, directory=tmp_path).trajectory)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a poor synset is not the point here
+        warnings.simplefilter("ignore")  # the quality of the synset does not matter here
         datamodel = ddm.DistilledDatamodel.fit(target, samples(), partition=np.arange(COUNT) % 3, curvature=32, bank=4)
     scores = datamodel.attribute(samples()[:1]).scores
     assert np.isfinite(scores).all()
@@ -312,7 +312,7 @@ def test_a_parameter_that_is_not_used_stays_where_it_is(optimizer, tmp_path):
 # --- on disk ---
 
 
-def test_a_trajectory_on_disk_is_the_one_in_memory(tmp_path):
+def test_a_trajectory_on_disk_equals_the_one_in_memory(tmp_path):
     in_memory, on_disk = (train(fragile(), samples(), PLAIN, directory=where) for where in (None, tmp_path / "a" / "b"))
     assert same(in_memory.trajectory, on_disk.trajectory)
     assert same(in_memory.trajectory, Trajectory.open(tmp_path / "a" / "b"))
@@ -331,14 +331,14 @@ def test_mixed_precision_is_refused_before_anything_is_written_if_the_processor_
     train(linear(), samples(), replace(recipe, amp=False))
 
 
-def test_a_child_that_fails_but_was_not_killed_does_not_rule_bfloat16_out(no_bfloat16, monkeypatch):
+def test_bfloat16_counts_as_working_if_the_check_fails_without_a_crash(no_bfloat16, monkeypatch):
     assert not precision.bfloat16_works()
     precision.bfloat16_works.cache_clear()
     monkeypatch.setattr(precision, "_CHILD", (sys.executable, "-c", "raise MemoryError"))
     assert precision.bfloat16_works()
 
 
-def test_a_processor_is_tried_once(no_bfloat16, monkeypatch):
+def test_bfloat16_is_checked_once_per_process(no_bfloat16, monkeypatch):
     assert not precision.bfloat16_works()
     monkeypatch.setattr(precision, "_CHILD", ("there-is-no-such-program",))
     assert not precision.bfloat16_works()
@@ -365,7 +365,7 @@ def test_a_recipe_without_mixed_precision_does_not_store_the_option():
     assert Recipe(**Recipe(amp=True).to_dict()) == Recipe(amp=True)
 
 
-def killed(until, *args, **options):
+def train_until_killed(until, *args, **options):
     with pytest.raises(Killed):
         train(*args, loss=Watched(until), **options)
 
@@ -388,7 +388,7 @@ def test_a_killed_training_with_mixed_precision_resumes_to_the_same_result(netwo
 
 
 def assert_resumes(kills, every, how, network):
-    """A training that is killed at these steps ends as one that is not."""
+    """Assert that a training killed at these steps, then resumed, ends like one that was never killed."""
     recipe = Recipe(
         3, 0.1, 7, weight_decay=0.01, schedule="cosine", augment="shift", checkpoint_every=every, seed=2, **how
     )
@@ -432,7 +432,7 @@ def test_a_training_killed_while_it_writes_any_file_resumes_to_the_same_result(e
     assert survived >= 5
 
 
-def test_a_finished_training_is_read_and_not_repeated(tmp_path):
+def test_a_finished_training_is_loaded_and_not_repeated(tmp_path):
     first = train(fragile(), samples(), PLAIN, directory=tmp_path)
     files = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     watched = Watched()
@@ -443,42 +443,42 @@ def test_a_finished_training_is_read_and_not_repeated(tmp_path):
 
 
 def test_a_resumed_training_runs_only_the_missing_epochs(tmp_path):
-    killed(10, linear(), samples(), PLAIN, directory=tmp_path)
+    train_until_killed(10, linear(), samples(), PLAIN, directory=tmp_path)
     watched = Watched()
     train(linear(), samples(), PLAIN, loss=watched, directory=tmp_path)
     assert watched.batches == batches_of(PLAIN)[8:]
 
 
 def test_a_folder_with_another_recipe_is_refused(tmp_path, refused):
-    killed(10, linear(), samples(), PLAIN, directory=tmp_path)
+    train_until_killed(10, linear(), samples(), PLAIN, directory=tmp_path)
     with refused("another recipe", str(tmp_path)):
         train(linear(), samples(), Recipe(epochs=3, lr=0.1, batch_size=7, seed=1), directory=tmp_path)
 
 
 @pytest.mark.parametrize("without", [None, np.array([1])])
 def test_a_folder_with_other_data_is_refused(tmp_path, refused, without):
-    killed(10, linear(), samples(), PLAIN, directory=tmp_path)
+    train_until_killed(10, linear(), samples(), PLAIN, directory=tmp_path)
     data = samples() if without is not None else samples().with_normalisation(torch.ones(1), torch.ones(1))
     with refused("another data", str(tmp_path)):
         train(linear(), data, PLAIN, directory=tmp_path, without=without)
 
 
-def test_leaving_other_samples_of_equal_content_out_is_other_data(tmp_path, refused):
+def test_resuming_is_refused_if_different_positions_are_left_out(tmp_path, refused):
     twins = samples()[[0, 0, *range(1, COUNT)]]
-    killed(10, linear(), twins, PLAIN, directory=tmp_path, without=np.array([0]))
+    train_until_killed(10, linear(), twins, PLAIN, directory=tmp_path, without=np.array([0]))
     with refused("another data", str(tmp_path)):
         train(linear(), samples(), PLAIN, directory=tmp_path)
 
 
 @pytest.mark.parametrize("network", [fragile(), linear(seed=9)])
-def test_a_folder_with_a_training_of_another_network_is_refused(tmp_path, refused, network):
-    killed(10, linear(), samples(), PLAIN, directory=tmp_path)
+def test_a_folder_with_another_network_is_refused(tmp_path, refused, network):
+    train_until_killed(10, linear(), samples(), PLAIN, directory=tmp_path)
     with refused("another network", str(tmp_path)):
         train(network, samples(), PLAIN, directory=tmp_path)
 
 
 @pytest.mark.parametrize("lost", range(4))
-def test_a_lost_checkpoint_is_refused_or_trained_again(tmp_path, lost):
+def test_a_missing_checkpoint_is_refused_or_trained_again(tmp_path, lost):
     expected = train(linear(), samples(), PLAIN, directory=tmp_path).trajectory[-1]
     (tmp_path / f"{lost:05d}.safetensors").unlink()
     try:
@@ -489,40 +489,40 @@ def test_a_lost_checkpoint_is_refused_or_trained_again(tmp_path, lost):
     assert same_tensors(expected, again[-1])
 
 
-def test_a_broken_progress_file_is_refused(tmp_path, refused):
-    killed(10, linear(), samples(), PLAIN, directory=tmp_path)
+def test_a_damaged_progress_file_is_refused(tmp_path, refused):
+    train_until_killed(10, linear(), samples(), PLAIN, directory=tmp_path)
     progress = tmp_path / "progress.safetensors"
     progress.write_bytes(progress.read_bytes()[:-20])
     with refused("progress.safetensors"):
         train(linear(), samples(), PLAIN, directory=tmp_path)
 
 
-def test_checkpoints_of_a_longer_training_that_was_given_up_do_not_stay(tmp_path):
-    killed(4, linear(), samples(), Recipe(epochs=1, batch_size=5, checkpoint_every=1), directory=tmp_path)
+def test_a_new_training_deletes_the_checkpoints_of_an_unfinished_one(tmp_path):
+    train_until_killed(4, linear(), samples(), Recipe(epochs=1, batch_size=5, checkpoint_every=1), directory=tmp_path)
     found = train(linear(), samples(), Recipe(epochs=1, batch_size=5), directory=tmp_path).trajectory
     assert same(found, Trajectory.open(tmp_path))
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path, refused):
+def test_a_folder_that_cannot_be_created_is_refused(tmp_path, refused):
     (tmp_path / "file").touch()
     with refused("cannot write"):
         train(linear(), samples(), PLAIN, directory=tmp_path / "file" / "run")
 
 
-# --- what cannot be trained ---
+# --- refused trainings ---
 
 
-def far(logits, labels):
+def huge_loss(logits, labels):
     return 1e12 * F.cross_entropy(logits, labels)
 
 
 @pytest.mark.parametrize("epochs", [1, 5])
 def test_divergence_is_reported_even_in_the_last_step(epochs, refused):
     with refused("diverged", "lr"):
-        train(linear(), samples(), Recipe(epochs=epochs, lr=1e29, batch_size=COUNT), loss=far)
+        train(linear(), samples(), Recipe(epochs=epochs, lr=1e29, batch_size=COUNT), loss=huge_loss)
 
 
-def test_a_network_that_cannot_read_the_inputs_is_refused(refused):
+def test_a_network_that_does_not_accept_the_inputs_is_refused(refused):
     with refused("(1, 6, 6)"):
         train(nn.Sequential(nn.Flatten(), nn.Linear(7, COUNT)), samples(), PLAIN)
     with refused("(1, 6, 6)"):
@@ -543,13 +543,13 @@ def test_a_network_without_parameters_to_train_is_refused(network, count, refuse
         train(network, samples(count), PLAIN)
 
 
-def test_a_batch_of_one_that_batchnorm_cannot_read_is_refused(refused):
+def test_a_batch_of_one_is_refused_if_the_network_has_batchnorm(refused):
     network = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Linear(36, COUNT))
     with refused("batch"):
         train(network, samples(), Recipe(epochs=1, batch_size=COUNT - 1))
 
 
-def test_augmentation_of_what_is_not_an_image_is_refused(refused):
+def test_augmenting_inputs_that_are_not_images_is_refused(refused):
     vectors = Samples.from_arrays(torch.randn(COUNT, 36), torch.arange(COUNT))
     for kind in ("flip", "shift"):
         with refused("augment"):
@@ -576,13 +576,13 @@ def test_augmentation_of_what_is_not_an_image_is_refused(refused):
     ],
     ids=str,
 )
-def test_a_recipe_that_makes_no_sense_is_refused(bad, refused):
+def test_a_recipe_with_an_invalid_value_is_refused(bad, refused):
     with refused():
         Recipe(**bad)
 
 
 @given(st.integers(1, 200), st.sampled_from(["constant", "cosine", "step"]), st.floats(1e-6, 1e3))
-def test_learning_rates_start_at_lr_and_never_rise_or_vanish(total, schedule, lr):
+def test_learning_rates_start_at_lr_stay_positive_and_never_rise(total, schedule, lr):
     recipe = Recipe(lr=lr, schedule=schedule)
     rates = [recipe.lr_at(step, total) for step in range(total)]
     assert rates[0] == lr
@@ -612,7 +612,7 @@ def test_batchnorm_and_dropout_are_frozen_in_the_targets_outputs():
     assert same_tensors(before, state_of(target.network))
 
 
-def test_a_checkpoint_is_read_with_its_own_statistics():
+def test_outputs_at_a_checkpoint_use_its_own_batchnorm_statistics():
     target = train(fragile(), samples(), PLAIN)
     x, _ = samples().batch()
     network = fragile()
@@ -622,14 +622,14 @@ def test_a_checkpoint_is_read_with_its_own_statistics():
         assert torch.equal(target.flat(theta, fixed, x), network.eval()(x))
 
 
-def test_the_targets_network_is_the_trained_one():
+def test_the_network_of_a_target_is_the_trained_one():
     target = train(fragile(), samples(), PLAIN)
     x, y = samples().batch()
     assert torch.equal(target.network(x), target.outputs(x))
     assert target.accuracy(samples()) == pytest.approx(float((target.outputs(x).argmax(1) == y).double().mean()))
 
 
-def test_frozen_parameters_stay_out_of_theta():
+def test_frozen_parameters_are_not_part_of_theta():
     network = fragile()
     network[0].requires_grad_(False)
     target = train(network, samples(), PLAIN)
@@ -639,7 +639,7 @@ def test_frozen_parameters_stay_out_of_theta():
 
 
 class Tied(nn.Module):
-    """The same matrix reads the input and, turned, gives the outputs."""
+    """A network whose two layers share one weight matrix."""
 
     def __init__(self):
         super().__init__()
@@ -654,7 +654,7 @@ class Tied(nn.Module):
 def test_tied_weights_are_trained_once_and_stay_tied(on_disk, tmp_path):
     network = Tied()
     target = train(network, samples(), PLAIN, directory=tmp_path if on_disk else None)
-    expected = by_hand(network, samples(), batches_of(PLAIN), [0.2] * 12, PLAIN)
+    expected = plain_loop(network, samples(), batches_of(PLAIN), [0.2] * 12, PLAIN)
     assert len(target.theta) == 36 * 36 + 36
     assert all(same_tensors(state, expected[4 * t]) for t, state in enumerate(target.trajectory))
     x, _ = samples().batch()
@@ -662,7 +662,7 @@ def test_tied_weights_are_trained_once_and_stay_tied(on_disk, tmp_path):
     torch.testing.assert_close(target.outputs(x), F.relu(x.flatten(1) @ weight.T) @ weight.T + bias)
 
 
-def test_the_fingerprint_tells_trainings_and_networks_apart():
+def test_the_fingerprint_differs_between_trainings_and_networks():
     prints = {
         train(linear(), samples(), PLAIN).fingerprint(),
         train(linear(seed=1), samples(), PLAIN).fingerprint(),
@@ -673,7 +673,7 @@ def test_the_fingerprint_tells_trainings_and_networks_apart():
     assert train(linear(), samples(), PLAIN).fingerprint() in prints
 
 
-def test_the_fingerprint_sees_buffers():
+def test_the_fingerprint_depends_on_buffers():
     one = train(fragile(), samples(), PLAIN)
     changed = Trajectory()
     for state, step, length in zip(one.trajectory, one.trajectory.steps, one.trajectory.cumulative_rates, strict=True):
@@ -681,13 +681,13 @@ def test_the_fingerprint_sees_buffers():
     assert Target(fragile(), changed).fingerprint() != one.fingerprint()
 
 
-def test_the_fingerprint_stays_when_the_trajectory_is_saved_and_opened(tmp_path):
+def test_the_fingerprint_is_the_same_after_saving_and_opening_the_trajectory(tmp_path):
     target = train(fragile(), samples(), PLAIN)
     target.trajectory.save(tmp_path)
     assert Target(fragile(seed=4), Trajectory.open(tmp_path)).fingerprint() == target.fingerprint()
 
 
-# --- a loop of the user's own ---
+# --- the user's own training loop ---
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -720,7 +720,7 @@ def test_without_learning_rates_a_recorder_stores_nan(tmp_path):
     assert math.isnan(Trajectory.open(tmp_path).cumulative_rates[-1])
 
 
-def test_training_further_does_not_change_what_was_recorded():
+def test_training_further_does_not_change_the_recorded_target():
     network = linear()
     recorder = Recorder(network)
     recorder.snapshot()
@@ -733,12 +733,12 @@ def test_training_further_does_not_change_what_was_recorded():
     assert torch.equal(target.network[1].weight, recorder.trajectory[0]["1.weight"])
 
 
-def test_a_recorder_without_a_snapshot_has_no_target(refused):
+def test_a_target_from_a_recorder_without_snapshots_is_refused(refused):
     with refused("two checkpoints"):
         Recorder(linear()).target()
 
 
-def test_a_recorder_starts_anew_in_a_folder_that_was_used(tmp_path):
+def test_a_recorder_replaces_the_checkpoints_in_its_folder(tmp_path):
     for count in (5, 2):
         recorder = Recorder(linear(), tmp_path)
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""A trajectory gives back what was appended, from memory or from disk, and reads only what is asked for."""
+"""A trajectory returns the appended checkpoints, from memory or disk, and reads a file only when it is used."""
 
 import pytest
 import torch
@@ -18,8 +18,8 @@ def states(count, seed=0):
     ]
 
 
-def filled(trajectory, kept):
-    for number, state in enumerate(kept):
+def fill(trajectory, states):
+    for number, state in enumerate(states):
         trajectory.append(state, 4 * number, 0.1 * number)
     return trajectory
 
@@ -30,7 +30,7 @@ def test_the_learning_rates_of_each_parameter_are_stored_with_the_last_checkpoin
         trajectory.append(state, number, 0.1 * number, {"weight": torch.full((3, 2), float(number))})
     for one in (trajectory, Trajectory.open(tmp_path / "one"), trajectory.save(tmp_path / "two")):
         assert float(one.parameter_rates["weight"].mean()) == 2.0
-    assert filled(Trajectory(tmp_path / "one"), states(2)).parameter_rates is None  # another training in its place
+    assert fill(Trajectory(tmp_path / "one"), states(2)).parameter_rates is None  # another training replaces it
     assert Trajectory.open(tmp_path / "one").parameter_rates is None
 
 
@@ -39,27 +39,27 @@ def empty(request, tmp_path):
     return Trajectory(tmp_path if request.param == "disk" else None)
 
 
-def test_checkpoints_come_back_in_order(empty):
-    kept = states(4)
-    trajectory = filled(empty, kept)
+def test_checkpoints_are_returned_in_order(empty):
+    appended = states(4)
+    trajectory = fill(empty, appended)
     assert len(trajectory) == 4
-    assert all(same_tensors(one, other) for one, other in zip(trajectory, kept, strict=True))
-    assert same_tensors(trajectory[-1], kept[3])
-    assert same_tensors(trajectory[-4], kept[0])
+    assert all(same_tensors(one, other) for one, other in zip(trajectory, appended, strict=True))
+    assert same_tensors(trajectory[-1], appended[3])
+    assert same_tensors(trajectory[-4], appended[0])
     assert trajectory.steps == [0, 4, 8, 12]
     assert trajectory.cumulative_rates == [0.0, 0.1, 0.2, pytest.approx(0.3)]
 
 
 @pytest.mark.parametrize("t", [4, -5, 100])
-def test_there_is_no_checkpoint_beyond_the_ends(empty, t):
-    trajectory = filled(empty, states(4))
+def test_an_index_out_of_range_raises_index_error(empty, t):
+    trajectory = fill(empty, states(4))
     with pytest.raises(IndexError, match=f"checkpoint {t} of 4"):
         trajectory[t]
 
 
-def test_a_checkpoint_does_not_change_when_the_state_given_changes(empty):
+def test_a_checkpoint_is_a_copy_of_the_appended_state(empty):
     state = states(1)[0]
-    trajectory = filled(empty, [state])
+    trajectory = fill(empty, [state])
     before = state["weight"].clone()
     state["weight"].zero_()
     assert torch.equal(trajectory[0]["weight"], before)
@@ -74,22 +74,22 @@ def test_parameters_that_require_gradients_can_be_appended(empty):
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 5), st.integers(0, 6), st.booleans())
-def test_appending_after_truncating_continues_from_the_checkpoints_left(tmp_path_factory, count, keep, on_disk):
+def test_appending_after_truncating_continues_after_the_remaining_checkpoints(tmp_path_factory, count, keep, on_disk):
     folder = tmp_path_factory.mktemp("trajectory") if on_disk else None
-    kept, more = states(count), states(2, seed=1)
-    trajectory = filled(Trajectory(folder), kept)
+    appended, more = states(count), states(2, seed=1)
+    trajectory = fill(Trajectory(folder), appended)
     trajectory.truncate(keep)
     for state in more:
         trajectory.append(state, 99, 9.9)
-    expected = kept[:keep] + more
+    expected = appended[:keep] + more
     assert all(same_tensors(one, other) for one, other in zip(trajectory, expected, strict=True))
     assert len(trajectory.steps) == len(trajectory.cumulative_rates) == len(expected)
     if folder is not None:
         assert len(Trajectory.open(folder)) == len(expected)
 
 
-def test_a_saved_trajectory_opens_as_it_was(empty, tmp_path):
-    trajectory = filled(empty, states(3))
+def test_an_opened_trajectory_equals_the_saved_one(empty, tmp_path):
+    trajectory = fill(empty, states(3))
     copied = trajectory.save(tmp_path / "copy")
     for again in (copied, Trajectory.open(tmp_path / "copy"), Trajectory.open(str(tmp_path / "copy"))):
         assert again.steps == trajectory.steps
@@ -97,19 +97,19 @@ def test_a_saved_trajectory_opens_as_it_was(empty, tmp_path):
         assert all(same_tensors(one, other) for one, other in zip(again, trajectory, strict=True))
 
 
-def test_saving_over_a_longer_trajectory_leaves_nothing_of_it(tmp_path):
-    filled(Trajectory(tmp_path), states(5))
-    filled(Trajectory(), states(2, seed=1)).save(tmp_path)
+def test_saving_over_a_longer_trajectory_deletes_its_checkpoints(tmp_path):
+    fill(Trajectory(tmp_path), states(5))
+    fill(Trajectory(), states(2, seed=1)).save(tmp_path)
     assert len(Trajectory.open(tmp_path)) == 2
 
 
-def test_a_checkpoint_on_disk_is_read_when_it_is_asked_for_and_not_before(tmp_path, refused):
-    kept = states(3)
-    filled(Trajectory(tmp_path), kept)
+def test_a_checkpoint_on_disk_is_read_only_when_it_is_used(tmp_path, refused):
+    appended = states(3)
+    fill(Trajectory(tmp_path), appended)
     trajectory = Trajectory.open(tmp_path)
-    (tmp_path / "00001.safetensors").write_bytes(b"broken since")
-    assert same_tensors(trajectory[0], kept[0])
-    assert same_tensors(trajectory[2], kept[2])
+    (tmp_path / "00001.safetensors").write_bytes(b"damaged")
+    assert same_tensors(trajectory[0], appended[0])
+    assert same_tensors(trajectory[2], appended[2])
     with refused("00001.safetensors"):
         trajectory[1]
     (tmp_path / "00001.safetensors").unlink()
@@ -118,7 +118,7 @@ def test_a_checkpoint_on_disk_is_read_when_it_is_asked_for_and_not_before(tmp_pa
 
 
 def test_a_truncated_checkpoint_is_refused(tmp_path, refused):
-    filled(Trajectory(tmp_path), states(3))
+    fill(Trajectory(tmp_path), states(3))
     path = tmp_path / "00001.safetensors"
     path.write_bytes(path.read_bytes()[:-5])
     with refused("00001.safetensors"):
@@ -126,7 +126,7 @@ def test_a_truncated_checkpoint_is_refused(tmp_path, refused):
 
 
 @pytest.mark.parametrize("metadata", [{}, {"step": 1}, {"step": "x", "length": 1}])
-def test_tensors_that_are_no_checkpoint_are_refused(metadata, tmp_path, refused):
+def test_a_file_without_the_metadata_of_a_checkpoint_is_refused(metadata, tmp_path, refused):
     write_tensors(tmp_path / "00000.safetensors", states(1)[0], metadata)
     with refused("00000.safetensors"):
         Trajectory.open(tmp_path)
@@ -135,9 +135,9 @@ def test_tensors_that_are_no_checkpoint_are_refused(metadata, tmp_path, refused)
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_trajectory_of_fewer_than_two_checkpoints_is_refused(count, refused):
     with refused("two checkpoints"):
-        filled(Trajectory(), states(count)).check()
-    filled(Trajectory(), states(2)).check()
+        fill(Trajectory(), states(count)).check()
+    fill(Trajectory(), states(2)).check()
 
 
-def test_a_folder_that_does_not_exist_holds_no_checkpoints(tmp_path):
+def test_a_missing_folder_opens_as_an_empty_trajectory(tmp_path):
     assert len(Trajectory.open(tmp_path / "missing")) == 0

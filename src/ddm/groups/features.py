@@ -1,4 +1,4 @@
-"""Features of samples, by which k-means finds clusters."""
+"""Compute features of samples, on which k-means clusters them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def features_of(samples: Samples, source: Features, target: Target | None = None
         for part in rows:
             values = extract(samples.batch(part)[0])
             if not isinstance(values, Tensor) or values.dim() < 2 or len(values) != len(part):
-                raise InputError("features must be a tensor with a row for each input.")
+                raise InputError("features must be a tensor with one row per input.")
             parts.append(values.detach().flatten(1).cpu().float())
             advance(1)
     features = torch.cat(parts).numpy()
@@ -53,7 +53,7 @@ def _extractor(source: Features, target: Target | None) -> Callable[[Tensor], Te
 
 @contextlib.contextmanager
 def _evaluation_mode(source: Features) -> Iterator[None]:
-    """Put a module into evaluation mode, and each of its parts back into its own mode afterwards."""
+    """Put a module into evaluation mode, then restore the mode of each of its submodules."""
     modes = {m: m.training for m in source.modules()} if isinstance(source, nn.Module) else {}
     if isinstance(source, nn.Module):
         source.eval()

@@ -1,7 +1,8 @@
 """The partition D_1 … D_K of the training set into groups.
 
 By default k-means splits each class ``l`` into ``C`` clusters, by features of the target's penultimate layer. Group
-``(l, c)`` is named ``class/cluster``. The paper's "w/o cluster" cuts each class in the order of the training set.
+``(l, c)`` is named ``class/cluster``. The paper's "w/o cluster" is ``sequence``: it cuts each class into parts of equal
+size, in the order of the training set.
 """
 
 from __future__ import annotations
@@ -69,16 +70,13 @@ class Partition:
         return np.argsort(self.groups, kind="stable"), np.concatenate([[0], np.cumsum(self.sizes)])
 
     def index(self, group: Group) -> int:
-        """The number of a group given by name or number. Text that could be both is a name."""
+        """The number of a group given by name or number. A string that could be either is a name."""
         text = str(group) if isinstance(group, (int, np.integer, str)) else ""
         if text in self.names:
             number = self.names.index(text)
             if isinstance(group, str) or number == group:
                 return number
-            raise InputError(
-                f"{group} is the name of group {number} here: give it as text, '{group}', or group {group} as "
-                f"'{self.names[group] if 0 <= group < len(self) else number}'."
-            )
+            raise InputError(self._ambiguity(int(group), number))
         if re.fullmatch(r"[0-9]+", text) and int(text) < len(self):
             return int(text)
         raise InputError(
@@ -86,15 +84,20 @@ class Partition:
             f"'{self.names[0]}' or '{self.names[-1]}'."
         )
 
+    def _ambiguity(self, group: int, named: int) -> str:
+        """Why the number ``group`` is refused: it is also the name of group number ``named``."""
+        other = f", or '{self.names[group]}' for group number {group}" if 0 <= group < len(self) else ""
+        return f"{group} is also the name of group number {named}: write '{group}' for that group{other}."
+
     def mask(self, groups: Group | Iterable[Group]) -> np.ndarray:
-        """True for each of the groups given, False for the others ``(K,)``."""
+        """A mask ``(K,)``: True for the given groups, False for the others."""
         chosen = [groups] if isinstance(groups, (int, np.integer, str)) else list(groups)
         mask = np.zeros(len(self), dtype=bool)
         mask[[self.index(group) for group in chosen]] = True
         return mask
 
     def removal(self, groups: Group | Iterable[Group]) -> np.ndarray:
-        """The mask ``(K,)`` of groups to remove, refused if no group would be left."""
+        """The mask ``(K,)`` of groups to remove. Removing every group is refused."""
         mask = self.mask(groups)
         if mask.all():
             raise InputError("removing every group leaves no training data: keep at least one.")
@@ -124,11 +127,15 @@ def make_partition(
     features: Features = None,
     seed: int = 0,
 ) -> Partition:
-    """The partition of this name (kmeans, sequence or class), the user's own groups, or the partition given itself."""
+    """Partition the samples by a method (kmeans, sequence or class) or by the user's own groups.
+
+    A ``Partition`` is returned unchanged if it fits the samples.
+    """
     if isinstance(partition, Partition):
         if len(partition.groups) != len(samples):
             raise InputError(
-                f"the partition has {len(partition.groups)} samples, the training set {len(samples)}: give another."
+                f"the partition has {len(partition.groups)} samples but the training set has {len(samples)}: "
+                "give a partition of this training set."
             )
         return partition
     if not isinstance(partition, str):
@@ -150,28 +157,28 @@ def classwise(samples: Samples) -> Partition:
 
 
 def sequential(samples: Samples, clusters: int) -> Partition:
-    """Each class cut into ``clusters`` equal parts, in the order of the training set."""
+    """Cut each class into ``clusters`` parts of equal size, in the order of the training set."""
 
     def cut(rows: np.ndarray, count: int) -> np.ndarray:
         return np.arange(len(rows)) * count // len(rows)
 
-    return _within_classes(samples, clusters, cut)
+    return _split_classes(samples, clusters, cut)
 
 
 def kmeans(samples: Samples, features: np.ndarray, clusters: int, seed: int = 0) -> Partition:
-    """Each class split into ``clusters`` by k-means on ``features (n, F)``."""
+    """Split each class into ``clusters`` by k-means on ``features (n, F)``."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
     def cut(rows: np.ndarray, count: int) -> np.ndarray:
-        # Several threads add sums in varying order, which changes the clusters.
+        # With several threads the order of summation varies, and the clusters with it.
         with threadpool_limits(1), warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # ``_within_classes`` warns of too few distinct points
+            warnings.simplefilter("ignore", ConvergenceWarning)  # ``_split_classes`` warns of too few distinct points
             numbers: np.ndarray = KMeans(count, n_init=4, random_state=seed).fit_predict(features[rows])
         return numbers
 
-    return _within_classes(samples, clusters, cut)
+    return _split_classes(samples, clusters, cut)
 
 
 def from_groups(samples: Samples, groups: Sequence[Any] | np.ndarray) -> Partition:
@@ -180,11 +187,13 @@ def from_groups(samples: Samples, groups: Sequence[Any] | np.ndarray) -> Partiti
         values = np.asarray(groups)
         names, numbers = np.unique(values, return_inverse=True)
     except (TypeError, ValueError):
-        raise InputError("groups must be numbers or words, one kind for all of them.") from None
+        raise InputError("groups must be all numbers or all words.") from None
     if values.shape != (len(samples),):
-        raise InputError(f"groups of shape {values.shape} do not fit {len(samples)} training samples: give one each.")
+        raise InputError(
+            f"groups of shape {values.shape} do not fit {len(samples)} training samples: give one group per sample."
+        )
     if len({str(name) for name in names}) < len(names):
-        raise InputError("some groups differ but look the same as text: rename them.")
+        raise InputError("two different groups have the same name as text: rename one.")
     labels = samples.labels.numpy()
     first = np.array([labels[numbers == k][0] for k in range(len(names))])
     nested = bool((labels == first[numbers]).all())
@@ -196,8 +205,8 @@ def from_groups(samples: Samples, groups: Sequence[Any] | np.ndarray) -> Partiti
     )
 
 
-def _within_classes(samples: Samples, clusters: int, cut: Callable[[np.ndarray, int], np.ndarray]) -> Partition:
-    """Split each class by ``cut(rows, count)``, which returns a number for each row, and leave out empty groups."""
+def _split_classes(samples: Samples, clusters: int, cut: Callable[[np.ndarray, int], np.ndarray]) -> Partition:
+    """Split each class by ``cut(rows, count)``, which returns the cluster of each row. Empty clusters are dropped."""
     if clusters < 1:
         raise InputError(f"clusters must be at least 1, not {clusters}.")
     labels = samples.labels.numpy()
@@ -205,13 +214,13 @@ def _within_classes(samples: Samples, clusters: int, cut: Callable[[np.ndarray, 
     names: list[str] = []
     parents: list[int] = []
     short = []
-    for label, rows, parts in _cuts(labels, clusters, cut):
-        found, numbers = np.unique(parts, return_inverse=True)
+    for label, rows, parts in _cut_classes(labels, clusters, cut):
+        distinct, numbers = np.unique(parts, return_inverse=True)
         groups[rows] = len(names) + numbers
-        names += [f"{samples.classes[label]}/{c}" for c in range(len(found))]
-        parents += [int(label)] * len(found)
-        if len(found) < clusters:
-            short.append(f"{samples.classes[label]} ({len(found)})")
+        names += [f"{samples.classes[label]}/{c}" for c in range(len(distinct))]
+        parents += [int(label)] * len(distinct)
+        if len(distinct) < clusters:
+            short.append(f"{samples.classes[label]} ({len(distinct)})")
     if short:
         warnings.warn(
             f"too few distinct samples for {clusters} clusters in {len(short)} classes: {', '.join(short[:5])}"
@@ -221,10 +230,10 @@ def _within_classes(samples: Samples, clusters: int, cut: Callable[[np.ndarray, 
     return Partition(groups, tuple(names), np.array(parents), samples.classes)
 
 
-def _cuts(
+def _cut_classes(
     labels: np.ndarray, clusters: int, cut: Callable[[np.ndarray, int], np.ndarray]
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Each class, the positions of its samples, and the cluster of each sample."""
+    """For each class: its label, the positions of its samples, and the cluster of each of these samples."""
     classes = np.unique(labels)
     with bar("clustering", len(classes)) as advance:
         for label in classes:

@@ -12,23 +12,26 @@ from ddm.errors import InputError
 
 
 def image_features(source: str) -> Callable[[Tensor], Tensor]:
-    """A function from images ``(b, C, H, W)`` to features ``(b, F)``. ``hf:NAME`` is a model on the hub or in a folder.
+    """Load a model ``hf:NAME`` from the hub or a folder, as a function from images to features.
 
-    Images are resized to the model's input, and one channel is repeated if it needs more. They are normalised already,
-    so the model's own preprocessing is skipped.
+    The function maps images ``(b, C, H, W)`` to features ``(b, F)``. It resizes images to the model's input size. If
+    the model needs another number of channels, it repeats the first channel. The images are already normalised, so it
+    skips the model's own preprocessing.
     """
     if not source.startswith("hf:"):
-        raise InputError(f"there are no features '{source}': give hf:NAME, a module or a callable.")
+        raise InputError(f"unknown features '{source}': give hf:NAME, a module or a callable.")
     name = source.removeprefix("hf:")
     try:
         from transformers import AutoModel
     except ImportError:
-        raise InputError("features from the hub need transformers: pip install 'distilled-datamodel[hub]'.") from None
+        raise InputError(
+            "features from the hub need transformers: run pip install 'distilled-datamodel[hub]'."
+        ) from None
     try:
         model = AutoModel.from_pretrained(name).eval()
     except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise InputError(f"the hub model '{name}' could not be loaded: {first}") from None
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"the hub model '{name}' could not be loaded: {reason}") from None
     size = getattr(model.config, "image_size", None)
     channels = getattr(model.config, "num_channels", 3)
 
@@ -41,7 +44,9 @@ def image_features(source: str) -> Callable[[Tensor], Tensor]:
             with torch.no_grad():
                 outputs = model(pixel_values=images)
         except (TypeError, ValueError) as error:
-            raise InputError(f"the hub model '{name}' does not read images: {' '.join(str(error).split())}.") from None
+            raise InputError(
+                f"the hub model '{name}' does not accept images: {' '.join(str(error).split())}."
+            ) from None
         pooled = getattr(outputs, "pooler_output", None)
         return _mean_pool(outputs.last_hidden_state) if pooled is None else pooled.flatten(1)
 

@@ -1,23 +1,24 @@
-"""AlexNet for small images, as dataset condensation evaluates it: five convolutions, one linear layer."""
+"""AlexNet for small images, in the form that papers on dataset condensation use to evaluate synthetic data."""
 
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 
 from ddm.networks.base import Network
-from ddm.networks.options import whole
+from ddm.networks.options import check_integer
 from ddm.networks.pooling import make_pooling
 
 
 class AlexNet(Network):
-    """Five convolutions with ReLU, a 2×2 max pooling after the first, second and fifth, a linear classifier.
+    """Five convolutions with ReLU, 2×2 max pooling after the first, second and fifth, then a linear classifier.
 
-    `width` is the channels of the first convolution; the others have 1.5, 2, 1.5 and 1.5 times as many
-    (128, 192, 256, 192, 192 by default). Pooling stops at a map of one pixel. There is no dropout and no
-    normalisation, so each example is treated alone.
+    `width` is the number of channels of the first convolution. The others have 1.5, 2, 1.5 and 1.5 times as many
+    (128, 192, 256, 192, 192 by default). Pooling stops when a feature map has one pixel. There is no dropout and no
+    normalisation, so the examples of a batch do not influence each other.
     """
 
-    learning_rate = 0.003  # it has no normalisation: at 0.1 it diverges, at 0.01 the loss of colour images jumps first
+    # Without normalisation training diverges at 0.1, and at 0.01 the loss on colour images rises first.
+    learning_rate = 0.003
 
     def __init__(
         self,
@@ -28,16 +29,16 @@ class AlexNet(Network):
         init: str = "kaiming",
         seed: int = 0,
     ) -> None:
-        width = whole("width", width)
+        width = check_integer("width", width)
         super().__init__("alexnet", shape, classes, init=init, seed=seed, width=width)
-        more = width * 3 // 2
-        # channels out, kernel, pooling after it
+        wide = width * 3 // 2
+        # output channels, kernel size, pooling
         stages = (
             (width, 5, "max"),
-            (more, 5, "max"),
+            (wide, 5, "max"),
             (width * 2, 3, "none"),
-            (more, 3, "none"),
-            (more, 3, "max"),
+            (wide, 3, "none"),
+            (wide, 3, "max"),
         )
         channels, size = self.shape[0], self.shape[1:]
         layers: list[nn.Module] = []

@@ -1,4 +1,4 @@
-"""Make attention use the one kernel that can be differentiated twice, in any number of threads."""
+"""Restrict attention to the one kernel that can be differentiated twice. Safe to use from several threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 class _MathAttention:
-    """A context in which attention uses torch's math kernel, the only one that a CPU can differentiate twice.
+    """A context in which attention uses torch's math kernel, the only one with second derivatives on the CPU.
 
     ``sdpa_kernel`` sets flags of the whole process. So the first thread that enters sets them, and the last thread that
     leaves restores them.
@@ -22,7 +22,7 @@ class _MathAttention:
         self._inside = 0
         self._flags: AbstractContextManager[Any] | None = None
         if hasattr(os, "register_at_fork"):
-            # A fork waits until no thread is changing the flags. Threads that are inside do not exist in the child.
+            # A fork waits until no thread is changing the flags. The child has none of the threads that are inside.
             os.register_at_fork(
                 before=self._lock.acquire, after_in_parent=self._lock.release, after_in_child=self._after_fork
             )
@@ -52,4 +52,4 @@ class _MathAttention:
 
 
 math_attention = _MathAttention()
-"""The context of this process."""
+"""The context that all threads of this process share, because they share the flags."""

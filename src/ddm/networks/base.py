@@ -1,4 +1,4 @@
-"""What the built-in networks share: a spec that rebuilds them, features, and a linear classifier."""
+"""The base class of the built-in networks: a spec to rebuild them from, features, and a linear classifier."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -10,41 +10,44 @@ from torch import Tensor, nn
 
 from ddm.errors import InputError
 from ddm.networks.initialise import initialise
-from ddm.networks.options import image_shape, whole
+from ddm.networks.options import check_image_shape, check_integer
 
 
 class Network(nn.Module, ABC):
     """Maps inputs (b, C, H, W) to logits (b, classes): `classifier(features(x))`.
 
-    `spec` is plain JSON and holds everything that the network was built from, the seed of its initial weights
-    included, so `from_spec(network.spec)` is the same network with the same initial weights.
+    `spec` is plain JSON. It holds the name, all options and the seed of the initial weights, so
+    `from_spec(network.spec)` builds the same network with the same initial weights.
 
-    A subclass makes its layers inside `with self.building():` and defines `embed`.
+    A subclass creates its layers inside `with self.building():` and defines `embed`.
     """
 
     learning_rate = 0.1
-    """Of plain SGD, where a recipe gives none."""
+    """The learning rate that training uses if the recipe has none."""
 
     spec: dict[str, Any]
     classifier: nn.Linear
 
     def __init__(self, name: str, shape: Sequence[int], classes: int, *, init: str, seed: int, **options: Any) -> None:
         super().__init__()
-        self.shape = image_shape(shape)
-        self.classes = whole("classes", classes)
+        self.shape = check_image_shape(shape)
+        self.classes = check_integer("classes", classes)
         self.spec = {
             "name": name,
             "shape": list(self.shape),
             "classes": self.classes,
             **options,
             "init": init,
-            "seed": whole("seed", seed, least=0, most=2**63 - 1),
+            "seed": check_integer("seed", seed, minimum=0, maximum=2**63 - 1),
         }
 
     @contextmanager
     def building(self) -> Iterator[None]:
-        """Layers made inside get the weights that `spec` says; the global random generator is unchanged."""
-        with torch.random.fork_rng(devices=[]):  # torch's layers draw weights of their own when made
+        """Create layers inside this context. On exit all weights are initialised as `spec` says.
+
+        The global random generator stays unchanged.
+        """
+        with torch.random.fork_rng(devices=[]):  # torch's layers draw initial weights from the global generator
             yield
         initialise(self, self.spec["init"], self.spec["seed"])
 

@@ -1,4 +1,4 @@
-"""ConvNet, the network that dataset condensation distils with (Zhao et al., 2021)."""
+"""ConvNet, the standard network of dataset condensation (Zhao et al., 2021)."""
 
 from collections.abc import Sequence
 
@@ -6,15 +6,16 @@ from torch import Tensor, nn
 
 from ddm.networks.base import Network
 from ddm.networks.norm import NORMS, make_norm
-from ddm.networks.options import one_of, whole
+from ddm.networks.options import check_choice, check_integer
 from ddm.networks.pooling import POOLINGS, make_pooling
 
 
 class ConvNet(Network):
-    """`depth` times 3×3 convolution, normalisation, ReLU and 2×2 pooling, then a linear classifier.
+    """`depth` blocks of 3×3 convolution, normalisation, ReLU and 2×2 pooling, then a linear classifier.
 
-    `width` is the channels of every convolution, `norm` one of none, batch, layer, instance, group, and
-    `pooling` one of none, max, avg. Pooling stops at a map of one pixel.
+    width:   number of channels of every convolution
+    norm:    none, batch, layer, instance or group
+    pooling: none, max or avg; it stops when a feature map has one pixel
     """
 
     def __init__(
@@ -29,8 +30,8 @@ class ConvNet(Network):
         init: str = "kaiming",
         seed: int = 0,
     ) -> None:
-        depth, width = whole("depth", depth, most=1000), whole("width", width)
-        norm, pooling = one_of("norm", norm, NORMS), one_of("pooling", pooling, POOLINGS)
+        depth, width = check_integer("depth", depth, maximum=1000), check_integer("width", width)
+        norm, pooling = check_choice("norm", norm, NORMS), check_choice("pooling", pooling, POOLINGS)
         options = {"depth": depth, "width": width, "norm": norm, "pooling": pooling}
         super().__init__("convnet", shape, classes, init=init, seed=seed, **options)
         channels, size = self.shape[0], self.shape[1:]

@@ -1,6 +1,6 @@
 """A network as a pure function of one parameter vector θ (P,).
 
-Gradients of groups, matching and fine-tuning are all arithmetic on such vectors. The network is always in evaluation
+Group gradients, gradient matching and fine-tuning all work on such vectors. The network is always in evaluation
 mode: dropout is off, and BatchNorm uses the running statistics of the checkpoint. Any number of threads may call one
 ``FlatNetwork`` at the same time.
 """
@@ -34,19 +34,19 @@ class FlatNetwork:
         self.shapes = {name: tuple(p.shape) for name, p in trained.items()}
         self.sizes = [p.numel() for p in trained.values()]
         self.size = sum(self.sizes)
-        self._ties = _has_ties(self.network)
-        self._own = threading.local()
+        self._has_ties = _has_ties(self.network)
+        self._local = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the threads' copies, which cannot be pickled and are created again when needed."""
-        return {name: value for name, value in vars(self).items() if name != "_own"}
+        """Everything but the copies of each thread, which cannot be pickled and are created again when needed."""
+        return {name: value for name, value in vars(self).items() if name != "_local"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._own = threading.local()
+        self._local = threading.local()
 
     def vector(self, state: Mapping[str, Tensor]) -> Tensor:
-        """The trained parameters θ ``(P,)`` of a state, refused if NaN or infinite."""
+        """The trained parameters θ ``(P,)`` of a state. NaN and infinite values are refused."""
         for name in self.shapes:
             if not is_finite(state[name]):
                 raise InputError(
@@ -55,12 +55,12 @@ class FlatNetwork:
         return torch.cat([state[name].flatten() for name in self.shapes])
 
     def fixed(self, state: Mapping[str, Tensor]) -> State:
-        """The part of a state that is not trained."""
+        """The tensors of a state that are not trained: frozen parameters and buffers."""
         return {name: tensor for name, tensor in state.items() if name not in self.shapes}
 
     def unflatten(self, theta: Tensor) -> State:
         """θ ``(P,)`` → the trained parameters by name, as views."""
-        # One split, not a slice per parameter: the backward of a slice writes all of θ each time.
+        # One split instead of a slice per parameter: the backward pass of each slice would write a gradient of size P.
         parts = theta.split(self.sizes)
         return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
@@ -69,24 +69,26 @@ class FlatNetwork:
         return self.apply(self.unflatten(theta), fixed, x)
 
     def apply(self, trained: Mapping[str, Tensor], fixed: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Logits ``(b, L)`` of inputs ``(b, ...)`` with parameters by name."""
+        """Logits ``(b, L)`` of inputs ``(b, ...)`` with the trained parameters given by name."""
         if x.is_floating_point():
             x = x.to(next(iter(trained.values())).dtype)
         with math_attention:
-            # torch's search for shared tensors takes as long as a small network, so skip it where there are none.
-            logits: Tensor = functional_call(self._skeleton(), {**fixed, **trained}, (x,), tie_weights=self._ties)
+            # Handling tied weights takes as long as a small network's forward pass, so torch does it only if needed.
+            logits: Tensor = functional_call(
+                self._thread_copy(), {**fixed, **trained}, (x,), tie_weights=self._has_ties
+            )
         return logits
 
-    def _skeleton(self) -> nn.Module:
+    def _thread_copy(self) -> nn.Module:
         """The calling thread's own copy of the network, in evaluation mode.
 
         ``functional_call`` puts tensors into the modules while it runs, so threads must not share modules. They can
         share the parameters and buffers, which every call replaces, so a copy needs little memory.
         """
-        if not hasattr(self._own, "network"):
+        if not hasattr(self._local, "network"):
             tensors = (*self.network.parameters(), *persistent_buffers(self.network).values())
-            self._own.network = copy.deepcopy(self.network, {id(tensor): tensor for tensor in tensors}).eval()
-        network: nn.Module = self._own.network
+            self._local.network = copy.deepcopy(self.network, {id(tensor): tensor for tensor in tensors}).eval()
+        network: nn.Module = self._local.network
         return network
 
     def module(self, theta: Tensor, fixed: Mapping[str, Tensor]) -> nn.Module:
@@ -97,7 +99,7 @@ class FlatNetwork:
 
 
 def _has_ties(network: nn.Module) -> bool:
-    """Whether a parameter or buffer has more than one name."""
+    """True if a parameter or buffer has more than one name."""
     return any(
         len(list(named())) < len(list(named(remove_duplicate=False)))
         for named in (network.named_parameters, network.named_buffers)

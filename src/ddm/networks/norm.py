@@ -1,27 +1,27 @@
 """Normalisation of a feature map (b, C, H, W).
 
-    none        nothing
+    none        no normalisation
     batch       per channel, over the batch
     layer       per example, over all channels
     instance    per example and channel
     group       per example, over groups of channels: the largest group size up to 8 that divides C
 
-All but `batch` treat each example alone, so per-example gradients mean what they say.
+With all but `batch`, the gradient of one example does not depend on the other examples of its batch.
 """
 
 from torch import nn
 
 NORMS = ("none", "batch", "layer", "instance", "group")
 
-# One value normalises to 0 and two to ±1, whatever they were.
-FEWEST_VALUES = 4
+# With fewer values normalisation destroys the signal: one value always becomes 0, two become ±1.
+MIN_VALUES = 4
 
 
 def make_norm(kind: str, channels: int, size: tuple[int, int]) -> nn.Module:
-    """The `kind` of normalisation for maps (b, channels, *size).
+    """A normalisation layer of this `kind` for feature maps (b, channels, *size).
 
-    Where a group would hold fewer than four values, all channels form one group; where that is still fewer,
-    nothing is normalised.
+    If a group would have fewer than four values, all channels form one group. If that group still has fewer, the layer
+    does nothing.
     """
     if kind == "none":
         return nn.Identity()
@@ -29,7 +29,7 @@ def make_norm(kind: str, channels: int, size: tuple[int, int]) -> nn.Module:
         return nn.BatchNorm2d(channels)
     pixels = size[0] * size[1]
     for group in (_group_size(kind, channels), channels):
-        if group * pixels >= FEWEST_VALUES:
+        if group * pixels >= MIN_VALUES:
             return nn.GroupNorm(channels // group, channels)
     return nn.Identity()
 

@@ -1,4 +1,4 @@
-"""Checks of the options that networks are built with."""
+"""Validate the options of the built-in networks."""
 
 import operator
 from collections.abc import Collection, Sequence
@@ -7,29 +7,29 @@ from typing import Any
 from ddm.errors import InputError
 
 
-def whole(name: str, value: Any, least: int = 1, most: int = 2**20) -> int:
-    """`value` as an int from `least` to `most`."""
+def check_integer(name: str, value: Any, minimum: int = 1, maximum: int = 2**20) -> int:
+    """Return `value` as an int, or refuse it if it is no integer from `minimum` to `maximum`."""
     try:
         number = operator.index(value)
     except TypeError:
         number = None
-    if number is None or number < least:
-        raise InputError(f"give {name} as a whole number of at least {least}, not {value!r}.")
-    if number > most:
-        raise InputError(f"give {name} as a whole number of at most {most}, not {value!r}.")
+    if number is None or number < minimum:
+        raise InputError(f"give {name} as a whole number of at least {minimum}, not {value!r}.")
+    if number > maximum:
+        raise InputError(f"give {name} as a whole number of at most {maximum}, not {value!r}.")
     return number
 
 
-def one_of(name: str, value: Any, known: Collection[str]) -> str:
-    """`value` if it is one of the `known` words."""
+def check_choice(name: str, value: Any, known: Collection[str]) -> str:
+    """Return `value`, or refuse it if it is not among the `known` names."""
     if not isinstance(value, str) or value not in known:
         raise InputError(f"choose {name} from {', '.join(known)}, not {value!r}.")
     return value
 
 
-def image_shape(shape: Any) -> tuple[int, int, int]:
-    """`shape` as (C, H, W), each at least 1."""
+def check_image_shape(shape: Any) -> tuple[int, int, int]:
+    """Return `shape` as (C, H, W), or refuse it if it is not three integers of at least 1."""
     if not isinstance(shape, Sequence) or isinstance(shape, str) or len(shape) != 3:
         raise InputError(f"give the shape of one input as (channels, height, width), not {shape!r}.")
-    channels, height, width = (whole(f"each number of the shape {tuple(shape)}", size) for size in shape)
+    channels, height, width = (check_integer(f"each number of the shape {tuple(shape)}", size) for size in shape)
     return channels, height, width

@@ -12,7 +12,7 @@ from ddm.errors import InputError
 from ddm.networks.alexnet import AlexNet
 from ddm.networks.base import Network
 from ddm.networks.convnet import ConvNet
-from ddm.networks.options import one_of
+from ddm.networks.options import check_choice
 from ddm.networks.resnet18ap import ResNet18AP
 from ddm.networks.simplevit import SimpleViT
 
@@ -25,7 +25,7 @@ NETWORKS: dict[str, type[Network]] = {
 
 
 def names() -> list[str]:
-    """The names that `build` knows."""
+    """The names of all built-in networks."""
     return list(NETWORKS)
 
 
@@ -36,33 +36,33 @@ def learning_rate(network: nn.Module | str) -> float:
 
 
 def build(name: str, shape: Sequence[int], classes: int, **options: Any) -> Network:
-    """The network called `name` for inputs of `shape` (C, H, W), with the options of its class."""
-    network = NETWORKS[one_of("network", name, NETWORKS)]
+    """Build the network `name` for inputs of `shape` (C, H, W). `options` are the keyword arguments of its class."""
+    network = NETWORKS[check_choice("network", name, NETWORKS)]
     parameters = inspect.signature(network).parameters.values()
     known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     for option in options:
-        one_of(f"options of {name}", option, known)
+        check_choice(f"options of {name}", option, known)
     try:
         with torch.device("meta"):
-            made = network(shape=shape, classes=classes, **options)
+            outlined = network(shape=shape, classes=classes, **options)
     except RuntimeError as error:
-        raise InputError(f"a {name} of these options cannot be built: choose smaller ones ({error}).") from None
-    size = sum(tensor.nbytes for tensor in (*made.parameters(), *made.buffers()))
-    check_memory(size, f"a {name} of these options", "choose smaller ones")
-    return made if torch.get_default_device().type == "meta" else network(shape=shape, classes=classes, **options)
+        raise InputError(f"a {name} with these options cannot be built: choose smaller values ({error}).") from None
+    size = sum(tensor.nbytes for tensor in (*outlined.parameters(), *outlined.buffers()))
+    check_memory(size, f"a {name} with these options", "choose smaller values")
+    return outlined if torch.get_default_device().type == "meta" else network(shape=shape, classes=classes, **options)
 
 
 def outline(spec: Mapping[str, Any]) -> Network:
-    """The network that `spec` was taken from, of which only the shapes take memory."""
+    """Build the network of a `spec` on torch's meta device: it has shapes, but its tensors need no memory."""
     with torch.device("meta"):
         return from_spec(spec)
 
 
 def from_spec(spec: Mapping[str, Any]) -> Network:
-    """The network that `spec` was taken from, with its initial weights."""
+    """Build the network of a `spec`, with the same initial weights."""
     if not isinstance(spec, Mapping):
-        raise InputError("give a network spec as a table of names and values.")
+        raise InputError("give a network spec as a table of option names and values.")
     missing = [key for key in ("name", "shape", "classes") if key not in spec]
     if missing:
-        raise InputError(f"give a network spec that has {' and '.join(missing)}.")
+        raise InputError(f"a network spec must also have {' and '.join(missing)}: add what is missing.")
     return build(**spec)

@@ -1,7 +1,7 @@
 """ResNet-18 for small images, with average pooling in place of strides (ResNet18AP of dataset condensation).
 
-A strided convolution looks at some pixels more often than at others, which leaves a checkerboard in gradients
-with respect to images; a convolution of stride 1 followed by 2×2 average pooling does not.
+A strided convolution uses some pixels more often than others, which leaves a checkerboard pattern in the gradient
+with respect to the image. A convolution of stride 1, followed by 2×2 average pooling, does not.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ddm.networks.base import Network
 from ddm.networks.norm import make_norm
-from ddm.networks.options import one_of, whole
+from ddm.networks.options import check_choice, check_integer
 from ddm.networks.pooling import make_pooling
 
 NORMS = ("batch", "instance", "group")
@@ -20,13 +20,13 @@ Size = tuple[int, int]
 
 
 class ResNet18AP(Network):
-    """A 3×3 convolution, eight residual blocks in four stages, the mean over the map, a linear classifier.
+    """A 3×3 convolution, eight residual blocks in four stages, global average pooling, then a linear classifier.
 
-    `width` is the channels of the first stage, doubled by each later one; `norm` is one of batch, instance (as dataset
-    condensation has it), group (which trains worse here).
+    width: number of channels of the first stage; each later stage doubles it
+    norm:  batch, instance (as in papers on dataset condensation) or group (trains worse in this network)
     """
 
-    learning_rate = 0.003  # of the full width; at 0.01 the loss rises in the first steps on little data
+    learning_rate = 0.003  # chosen at the default width; at 0.01 the loss on small datasets rises in the first steps
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class ResNet18AP(Network):
         init: str = "kaiming",
         seed: int = 0,
     ) -> None:
-        width, norm = whole("width", width), one_of("norm", norm, NORMS)
+        width, norm = check_integer("width", width), check_choice("norm", norm, NORMS)
         super().__init__("resnet18ap", shape, classes, init=init, seed=seed, width=width, norm=norm)
         channels, size = width, self.shape[1:]
         blocks = []
@@ -59,7 +59,7 @@ class ResNet18AP(Network):
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions beside a shortcut, from (b, C, H, W) to (b, C', *size)."""
+    """A residual block: two 3×3 convolutions plus a shortcut, from (b, C, H, W) to (b, C', *size)."""
 
     def __init__(self, channels: int, out: int, norm: str, size: Size, *, pooled: bool) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Block(nn.Module):
         )
         self.shortcut: nn.Module = nn.Identity()
         if pooled:
-            # A 1×1 convolution commutes with average pooling, and is cheaper after it.
+            # A 1×1 convolution commutes with average pooling, so it comes second, where it is cheaper.
             self.shortcut = nn.Sequential(pooling, _convolution(channels, out, norm, self.size, kernel=1))
 
     def forward(self, x: Tensor) -> Tensor:

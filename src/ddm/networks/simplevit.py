@@ -1,4 +1,4 @@
-"""A plain vision transformer (Beyer et al., 2022): fixed 2-D sine-cosine positions, mean over tokens."""
+"""A plain vision transformer (Beyer et al., 2022): fixed 2-D sine-cosine position embeddings, mean over tokens."""
 
 from collections.abc import Sequence
 
@@ -7,20 +7,21 @@ from torch import Tensor, nn
 
 from ddm.errors import InputError
 from ddm.networks.base import Network
-from ddm.networks.options import image_shape, whole
+from ddm.networks.options import check_image_shape, check_integer
 
-MOST_TOKENS = 64
+MAX_TOKENS = 64
 
 
 class SimpleViT(Network):
-    """Patches as tokens, `depth` pre-norm transformer blocks, the mean over tokens, a linear classifier.
+    """Patches as tokens, `depth` pre-norm transformer blocks, the mean over tokens, then a linear classifier.
 
-    `patch` is the side of a patch; left out, it is the smallest that gives at most 64 tokens. An input that
-    does not divide into patches is padded with zeros on the right and at the bottom. `dim` is the size of a
-    token.
+    dim:   size of a token
+    patch: side of a patch in pixels; by default the smallest with at most 64 tokens
+
+    Inputs whose sides are not multiples of `patch` are padded with zeros on the right and at the bottom.
     """
 
-    learning_rate = 0.01  # at 0.1 the loss starts higher and falls less far on little data
+    learning_rate = 0.01  # at 0.1 the loss on small datasets starts higher and falls less
 
     positions: Tensor
 
@@ -36,11 +37,12 @@ class SimpleViT(Network):
         init: str = "kaiming",
         seed: int = 0,
     ) -> None:
-        dim, depth, heads = whole("dim", dim), whole("depth", depth, most=1000), whole("heads", heads)
+        dim, heads = check_integer("dim", dim), check_integer("heads", heads)
+        depth = check_integer("depth", depth, maximum=1000)
         if dim % 4 or dim % heads:
             raise InputError(f"give a dim that divides by 4 and by heads ({heads}), not {dim}.")
-        _, height, width = image_shape(shape)
-        patch = _smallest_patch(height, width) if patch is None else whole("patch", patch)
+        _, height, width = check_image_shape(shape)
+        patch = _smallest_patch(height, width) if patch is None else check_integer("patch", patch)
         options = {"dim": dim, "depth": depth, "heads": heads, "patch": patch}
         super().__init__("simplevit", shape, classes, init=init, seed=seed, **options)
         rows, columns = -(-height // patch), -(-width // patch)
@@ -60,7 +62,7 @@ class SimpleViT(Network):
 
 
 class Block(nn.Module):
-    """Attention and a two-layer perceptron, each normalised before and added after, on tokens (b, t, dim)."""
+    """Attention and a two-layer perceptron, each with pre-norm and a residual connection, on tokens (b, t, dim)."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -77,7 +79,7 @@ class Block(nn.Module):
 class Attention(nn.Module):
     """Softmax attention with `heads` heads on tokens (b, t, dim).
 
-    Written out, because `scaled_dot_product_attention` cannot be differentiated twice on the CPU.
+    It does not use `scaled_dot_product_attention`, whose CPU kernel has no second derivative.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -97,9 +99,9 @@ class Attention(nn.Module):
 
 
 def sine_cosine(rows: int, columns: int, dim: int) -> Tensor:
-    """Positions (rows · columns, dim): sines and cosines of the column, then of the row."""
+    """Position embeddings (rows · columns, dim): sines and cosines of the column, then of the row."""
     row, column = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
-    # Where a pretrained network could not be loaded, linspace ignores the device that is asked for ever after.
+    # Moved, because linspace ignores `torch.device` contexts once a pretrained network failed to load.
     frequencies = 10_000.0 ** -torch.linspace(0, 1, dim // 4).to(row.device)
     angles = [axis.flatten()[:, None] * frequencies for axis in (column, row)]
     return torch.cat([wave for angle in angles for wave in (angle.sin(), angle.cos())], dim=1)
@@ -107,6 +109,6 @@ def sine_cosine(rows: int, columns: int, dim: int) -> Tensor:
 
 def _smallest_patch(height: int, width: int) -> int:
     patch = 1
-    while -(-height // patch) * -(-width // patch) > MOST_TOKENS:
+    while -(-height // patch) * -(-width // patch) > MAX_TOKENS:
         patch += 1
     return patch

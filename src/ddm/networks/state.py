@@ -1,4 +1,4 @@
-"""The state of a network: its parameters and persistent buffers by name; to copy, load, check and hash."""
+"""The state of a network, its parameters and persistent buffers by name: copy, load, check and hash it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ State = dict[str, Tensor]
 
 
 def state_of(network: nn.Module) -> State:
-    """A copy of a network's parameters and persistent buffers. A parameter with several names is there once."""
+    """A copy of a network's parameters and persistent buffers. A parameter with several names appears once."""
     tensors = dict(network.named_parameters()) | persistent_buffers(network)
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
@@ -40,27 +40,29 @@ def shapes_of(network: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def check_state(state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], what: str) -> None:
-    """Refuse a state whose shapes are not ``shapes``, and name the first tensor that differs."""
+    """Refuse a state with other names or shapes than ``shapes``. The message calls the state ``what``."""
     given = {name: tuple(tensor.shape) for name, tensor in state.items()}
     for name in (*shapes, *given):
         if given.get(name) != shapes.get(name):
-            here, there = (f"{one.get(name)}" if name in one else "missing" for one in (shapes, given))
-            raise InputError(f"{what} is of another network: {name} is {there} there, {here} in this one.")
+            expected, found = (f"{one.get(name)}" if name in one else "missing" for one in (shapes, given))
+            raise InputError(
+                f"{what} belongs to another network: {name} is {found} there, but {expected} in this network."
+            )
 
 
 def architecture(network: nn.Module) -> str:
-    """A network's class name and the shapes of its parameters and buffers, as text to compare."""
+    """A network's class name and the shapes of its parameters and buffers, as one string to compare networks by."""
     shapes = [f"{name}{list(tensor.shape)}" for name, tensor in state_of(network).items()]
     return f"{type(network).__name__}: {' '.join(shapes)}"
 
 
 def fingerprint_of(network: str, state: State) -> str:
-    """Hash of an architecture and of trained parameters and buffers."""
+    """Hash of an architecture, as ``architecture`` describes it, and of a state."""
     return hashlib.sha256(f"{network} {hash_of_state(state)}".encode()).hexdigest()
 
 
 def hash_of_state(state: State) -> str:
-    """Hash of a network's parameters and buffers."""
+    """Hash of all names and values of a state."""
     digest = hashlib.sha256()
     for name, tensor in sorted(state.items()):
         digest.update(name.encode())

@@ -1,1 +1,1 @@
-"""Train a target by a recipe, or record it in the user's own loop."""
+"""Train a target by a recipe, or record it in the user's own training loop."""

@@ -1,4 +1,4 @@
-"""Random horizontal flips and shifts of images, differentiable, and reproducible from a random generator."""
+"""Random horizontal flips and shifts of images: differentiable, and reproducible from a random generator."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def augment(images: Tensor, kind: str, generator: torch.Generator) -> Tensor:
 
 
 def _shift(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Shift each image by its own random number of pixels, and fill with zeros."""
+    """Shift each image by a random number of pixels, and fill the border with zeros."""
     count, _, height, width = images.shape
-    most = max(1, min(height, width) // 8)
-    offsets = torch.randint(0, 2 * most + 1, (2, count, 1), generator=generator).to(images.device)
+    reach = max(1, min(height, width) // 8)
+    offsets = torch.randint(0, 2 * reach + 1, (2, count, 1), generator=generator).to(images.device)
     rows = offsets[0] + torch.arange(height, device=images.device)
     columns = offsets[1] + torch.arange(width, device=images.device)
-    padded = F.pad(images, (most,) * 4)
+    padded = F.pad(images, (reach,) * 4)
     samples = torch.arange(count, device=images.device).view(-1, 1, 1)
     return padded[samples, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)

@@ -1,7 +1,7 @@
-"""Train a target by its recipe: bit for bit the same for the same seed on one machine, and resumable.
+"""Train a target by a recipe: resumable, and bit for bit reproducible on one machine.
 
-The random numbers of an epoch depend on the seed and the epoch alone. So a training that was killed resumes from its
-last complete epoch and ends with the same result.
+The random numbers of an epoch depend only on the seed and the number of the epoch. So a killed training resumes from
+its last complete epoch and ends with the same result.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def train(
                of the samples with ``options`` such as ``{"width": 16}``
     recipe:    how to train; without a learning rate, the network's default is used
     loss:      ``loss(logits, labels)``, the mean over a batch
-    without:   positions of samples to leave out. All others come in the same order, batch and augmentation as with
-               the complete training set. Only dropout differs, because its masks depend on the size of a batch.
-    directory: where checkpoints are written during training. A training that was killed resumes from its last
-               complete epoch there.
+    without:   positions of samples to leave out. The others keep the order, batch and augmentation that they have in
+               the full training set. Only dropout differs, because its masks depend on the batch size.
+    directory: where checkpoints are written during training. If it contains a training that was killed, that training
+               resumes from its last complete epoch.
     """
     samples = Samples.from_dataset(samples)
     network = _resolve_network(network, samples, options)
@@ -72,7 +72,7 @@ def _resolve_network(network: nn.Module | str, samples: Samples, options: Mappin
     if isinstance(network, str):
         return networks.build(network, samples.shape, len(samples.classes), **(options or {}))
     if options:
-        raise InputError("options are for a network that is given by its name: build yours with them instead.")
+        raise InputError("options are only for a network given by its name: build your module with them instead.")
     return network
 
 
@@ -96,7 +96,7 @@ class _Training:
         augmentation.check_shape(recipe.augment, samples.shape)
         self.initial = hash_of_state(state_of(network))
         self.samples, self.recipe, self.loss, self.device = samples, recipe, loss, device
-        self.kept = _mask_without(len(samples), without)
+        self.included = _included_mask(len(samples), without)
         trained = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         self.optimizer = OPTIMIZERS[recipe.optimizer](trained, recipe)
         self.total = recipe.epochs * math.ceil(len(samples) / recipe.batch_size)
@@ -110,7 +110,7 @@ class _Training:
             self._checkpoint()
 
     def run_epoch(self, advance: Advance) -> None:
-        """Make one pass over the data, in an order that depends on the seed and the epoch alone."""
+        """Make one pass over the data, in an order that depends only on the seed and the epoch."""
         seed = _epoch_seed(self.recipe.seed, self.epoch)
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(self.samples), generator=generator)
@@ -129,13 +129,13 @@ class _Training:
             self._save_progress(self.progress_file)
 
     def _descend(self, rows: Tensor, generator: torch.Generator) -> None:
-        """Make the step of one batch, if it has samples to train on."""
+        """Train on one batch. A batch without included samples counts as a step but changes nothing."""
         x, y = self.samples.batch(rows)
         x = augmentation.augment(x, self.recipe.augment, generator)
-        kept = self.kept[rows]  # after augmenting, so that all others are augmented the same
+        included = self.included[rows]  # selected last, so that augmentation does not depend on ``without``
         lr = self.recipe.lr_at(self.step, self.total)
-        if kept.any():
-            self._update(x[kept].to(self.device), y[kept].to(self.device), lr)
+        if included.any():
+            self._update(x[included].to(self.device), y[included].to(self.device), lr)
         self.step += 1
         if self.recipe.checkpoint_every is not None and self.step % self.recipe.checkpoint_every == 0:
             self._checkpoint()
@@ -146,9 +146,8 @@ class _Training:
         try:
             value = self.loss(self._outputs(x.to(dtype_of(self.network))), y)
         except ValueError as error:
-            raise InputError(
-                f"a batch of {len(x)} cannot be trained on: choose another batch size ({' '.join(str(error).split())})."
-            ) from None
+            reason = " ".join(str(error).split())
+            raise InputError(f"a batch of {len(x)} does not work: choose another batch size ({reason}).") from None
         if not torch.isfinite(value):
             raise InputError(f"training diverged in epoch {self.epoch + 1} (loss {value.item()}): lower the lr.")
         value.backward()
@@ -174,10 +173,10 @@ class _Training:
     @functools.cached_property
     def _identity(self) -> dict[str, Any]:
         """Recipe, data and network, which must be the same when a training resumes."""
-        kept = hashlib.sha256(self.kept.numpy().tobytes()).hexdigest()
+        included = hashlib.sha256(self.included.numpy().tobytes()).hexdigest()
         return {
             "recipe": self.recipe.to_dict(),
-            "data": f"{self.samples.fingerprint()} {kept}",
+            "data": f"{self.samples.fingerprint()} {included}",
             "network": f"{architecture(self.network)} {self.initial}",
         }
 
@@ -192,42 +191,42 @@ class _Training:
 
     def _resume(self, path: Path) -> None:
         tensors, metadata = read_intact(path, "delete it, and training starts again"), read_metadata(path)
-        for what, value in self._identity.items():
-            if metadata.get(what) != value:
-                raise InputError(f"'{path.parent}' holds a training with another {what}: choose another folder.")
+        for part, value in self._identity.items():
+            if metadata.get(part) != value:
+                raise InputError(f"'{path.parent}' contains a training with another {part}: choose another folder.")
         try:
             self._load_progress(metadata, tensors)
         except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
-            why = " ".join(str(error).split())
+            reason = " ".join(str(error).split())
             raise InputError(
-                f"'{path}' cannot be resumed from ({why}): delete it, and training starts again."
+                f"training cannot resume from '{path}' ({reason}): delete it, and training starts again."
             ) from None
         self.trajectory = Trajectory.open(path.parent)
         if len(self.trajectory) < metadata["kept"]:
-            raise InputError(f"'{path.parent}' has lost checkpoints: restore them or choose another folder.")
+            raise InputError(f"'{path.parent}' is missing checkpoints: restore them or choose another folder.")
         self.trajectory.truncate(metadata["kept"])
 
     def _load_progress(self, metadata: dict[str, Any], tensors: State) -> None:
-        """Load the state that ``_save_progress`` wrote; errors say what does not fit."""
+        """Load the state that ``_save_progress`` wrote. Errors name the value that does not fit."""
         self.optimizer.load(tensors)
         check_state(tensors, shapes_of(self.network), "it")
         load_state(self.network, tensors)
         self.epoch, self.step, self.optimizer.total_rate = metadata["epoch"], metadata["step"], metadata["length"]
-        counted = [type(metadata[name]) is int and metadata[name] >= 0 for name in ("epoch", "step", "kept")]
-        if not all(counted) or type(metadata["length"]) is not float or self.step > self.total or not metadata["kept"]:
-            raise ValueError("its counters are impossible")
+        valid = [type(metadata[name]) is int and metadata[name] >= 0 for name in ("epoch", "step", "kept")]
+        if not all(valid) or type(metadata["length"]) is not float or self.step > self.total or not metadata["kept"]:
+            raise ValueError("its counters are invalid")
 
 
-def _mask_without(count: int, without: np.ndarray | None) -> Tensor:
-    """Which of ``count`` samples to train on ``(count,)``, as booleans, given the positions to leave out."""
+def _included_mask(count: int, without: np.ndarray | None) -> Tensor:
+    """A mask ``(count,)``: False at the positions in ``without``, True for all samples to train on."""
     rows = np.asarray([] if without is None else without)
-    kept = np.ones(count, dtype=bool)
+    included = np.ones(count, dtype=bool)
     if rows.size and (rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= count):
-        raise InputError(f"there are {count} samples: give positions from 0 to {count - 1}.")
-    kept[rows.astype(np.int64)] = False
-    if not kept.any():
-        raise InputError(f"all {count} samples are left out: nothing is left to train on.")
-    return torch.as_tensor(kept)
+        raise InputError(f"there are {count} samples: give positions to leave out from 0 to {count - 1}.")
+    included[rows.astype(np.int64)] = False
+    if not included.any():
+        raise InputError(f"all {count} samples are left out: keep at least one to train on.")
+    return torch.as_tensor(included)
 
 
 def _epoch_seed(seed: int, epoch: int) -> int:
@@ -236,7 +235,7 @@ def _epoch_seed(seed: int, epoch: int) -> int:
 
 
 def _check_fit(network: nn.Module, samples: Samples, device: torch.device) -> None:
-    """Refuse a network that cannot read the samples or has too few outputs for their classes."""
+    """Refuse a network that does not accept the samples or has fewer outputs than there are classes."""
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise InputError("the network has no parameters to train.")
     check_two_classes(samples)
@@ -247,10 +246,10 @@ def _check_fit(network: nn.Module, samples: Samples, device: torch.device) -> No
             outputs = network(x.to(device, dtype_of(network)))
     except (RuntimeError, ValueError) as error:
         raise InputError(
-            f"the network cannot read inputs of shape {samples.shape}: build it for this data ({error})."
+            f"the network does not accept inputs of shape {samples.shape}: build it for this data ({error})."
         ) from None
     if outputs.dim() != 2 or outputs.shape[1] < len(samples.classes):
         raise InputError(
-            f"the network gives outputs of shape {tuple(outputs.shape[1:])} but the data has "
+            f"the network returns outputs of shape {tuple(outputs.shape[1:])} but the data has "
             f"{len(samples.classes)} classes: build it with classes={len(samples.classes)}."
         )

@@ -5,10 +5,10 @@ The effective learning rate of a step is how far a gradient of 1 moves a paramet
     sgd     η / (1 − μ)      momentum μ repeats every gradient in later steps
     adam    η / (√v̂ + ε)     each parameter has its own
 
-Summed over a training it says how far a constant gradient moves a parameter that no curvature holds back. The damping
-(``ddm.curvature.damping``) is its inverse, plus the weight decay.
+Its sum over a training is how far a constant gradient of 1 would move a parameter if there were no curvature. The
+damping (``ddm.curvature.damping``) is the inverse of this sum, plus the weight decay.
 
-A new optimizer is one subclass of ``Optimizer`` and one entry in ``OPTIMIZERS``.
+To add an optimizer, write a subclass of ``Optimizer`` and add it to ``OPTIMIZERS``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ddm.training.recipe import Recipe
 
 _STATE, _RATES = "optimizer.", "reach."
-"""Prefixes, in files, of the state that torch's optimizer stores and of the effective rates of each parameter."""
+"""Prefixes of tensor names in files: the state of torch's optimizer, and the effective rates of each parameter."""
 
 
 class Optimizer(ABC):
@@ -41,10 +41,10 @@ class Optimizer(ABC):
     """Names of the values that torch's optimizer stores for a parameter between steps."""
 
     takes_momentum: ClassVar[bool] = True
-    """Whether the recipe sets its momentum."""
+    """True if the optimizer uses the recipe's momentum."""
 
     scales_parameters: ClassVar[bool] = False
-    """Whether each parameter has an effective learning rate of its own."""
+    """True if each parameter has an effective learning rate of its own."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], recipe: Recipe) -> None:
         self.parameters, self.recipe = dict(parameters), recipe
@@ -58,21 +58,21 @@ class Optimizer(ABC):
     def check(cls, recipe: Recipe) -> None:
         """Refuse a recipe with settings that this optimizer does not have."""
         if recipe.momentum and not cls.takes_momentum:
-            raise InputError(f"{cls.__name__} has a momentum of its own: leave momentum at 0.")
+            raise InputError(f"{cls.__name__} does not use the recipe's momentum: leave momentum at 0.")
 
     @staticmethod
     @abstractmethod
     def build(parameters: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
-        """torch's optimizer of a recipe."""
+        """Create torch's optimizer with the settings of a recipe."""
 
     @classmethod
     @abstractmethod
     def effective_rate(cls, recipe: Recipe, lr: float) -> float:
-        """The effective learning rate of a step at ``lr``, without the scale that a parameter may have of its own."""
+        """The effective learning rate of a step at ``lr``, before any scale that differs between parameters."""
 
     @classmethod
     def with_decay(cls, damping: Tensor, recipe: Recipe) -> Tensor:
-        """``damping (P,)`` and what weight decay adds to it: the decay itself, because it is part of the gradient."""
+        """``damping (P,)`` plus the weight decay, which acts like damping because it is part of the gradient."""
         return damping + recipe.weight_decay
 
     def step(self, lr: float) -> None:
@@ -87,7 +87,7 @@ class Optimizer(ABC):
         self.total_rate += self.effective_rate(self.recipe, lr)
 
     def state(self) -> State:
-        """Everything but ``total_rate`` that a resumed training needs, by the names that it has in files."""
+        """The tensors that a resumed training needs, by their names in files. ``total_rate`` is stored apart."""
         tensors = {f"{_RATES}{name}": rates for name, rates in (self.parameter_rates or {}).items()}
         for index, parameter in enumerate(self.parameters.values()):
             values = self.torch.state[parameter].items()
@@ -95,7 +95,10 @@ class Optimizer(ABC):
         return tensors
 
     def load(self, tensors: State) -> None:
-        """Take what ``state`` returned out of ``tensors``; it raises ValueError or KeyError if it does not fit."""
+        """Load the tensors that ``state`` returned, and remove them from ``tensors``.
+
+        Raises ValueError or KeyError if they do not fit.
+        """
         for index, parameter in enumerate(self.parameters.values()):
             prefix = f"{_STATE}{index}."
             names = [name for name in tensors if name.startswith(prefix)]
@@ -103,19 +106,19 @@ class Optimizer(ABC):
             self._check_stored(values, parameter)
             self.torch.state[parameter] = {key: value.to(parameter.device) for key, value in values.items()}
         if self.parameter_rates is not None:
-            self.parameter_rates = self._checked({name: tensors.pop(f"{_RATES}{name}") for name in self.parameters})
+            self.parameter_rates = self._check_rates({name: tensors.pop(f"{_RATES}{name}") for name in self.parameters})
 
     def _check_stored(self, values: State, parameter: nn.Parameter) -> None:
-        """Refuse what torch would not have stored: nothing, for a parameter without gradients, or every value."""
+        """Refuse values that torch would not store. It stores all of ``stored``, or none without a gradient."""
         if values.keys() not in (set(), self.stored):
             raise ValueError(f"the optimizer does not store {', '.join(sorted(values))}")
         for key, value in values.items():
-            like = (value.shape, value.dtype) == (parameter.shape, parameter.dtype)
-            if not (value.shape == () and value >= 1 if key == "step" else like):
+            fits = (value.shape, value.dtype) == (parameter.shape, parameter.dtype)
+            if not (value.shape == () and value >= 1 if key == "step" else fits):
                 raise ValueError(f"the optimizer's {key} belongs to another parameter")
 
-    def _checked(self, rates: State) -> State:
-        """The rates of each parameter, on its device, if they fit."""
+    def _check_rates(self, rates: State) -> State:
+        """Return the rates on the device of their parameter, or refuse rates that do not fit the parameters."""
         check_state(rates, {name: tuple(p.shape) for name, p in self.parameters.items()}, "the sum of learning rates")
         if any(rates[name].dtype != parameter.dtype for name, parameter in self.parameters.items()):
             raise ValueError("the sum of learning rates has another type")
@@ -123,7 +126,7 @@ class Optimizer(ABC):
 
 
 class SGD(Optimizer):
-    """Gradient descent with momentum."""
+    """Stochastic gradient descent with momentum."""
 
     stored = frozenset({"momentum_buffer"})
 
@@ -139,7 +142,7 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """Adam, whose weight decay is added to the gradient."""
+    """Adam. Weight decay is added to the gradient, unlike in AdamW."""
 
     stored = frozenset({"step", "exp_avg", "exp_avg_sq"})
     takes_momentum = False
@@ -152,7 +155,7 @@ class Adam(Optimizer):
 
     @classmethod
     def effective_rate(cls, recipe: Recipe, lr: float) -> float:
-        """η, which each step divides by the scale of a parameter."""
+        """η. Each step divides it by the scale of each parameter."""
         return lr
 
     def add_rate(self, lr: float) -> None:

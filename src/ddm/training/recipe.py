@@ -16,14 +16,14 @@ SCHEDULES = ("constant", "cosine", "step")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the target is trained: with θ_0, enough to train it again exactly.
+    """How the target is trained. The recipe and θ_0 are enough to train it again exactly.
 
     epochs:           passes over the training set
     lr:               learning rate η_a of the first step; None uses the network's default
     batch_size:       samples per step
     momentum:         momentum of SGD; 0 is plain gradient descent
-    weight_decay:     times the parameters, added to their gradient
-    schedule:         constant, cosine (to zero), or step (a tenth after half, a hundredth after three quarters)
+    weight_decay:     multiple of the parameters that is added to their gradient
+    schedule:         constant, cosine (to 0), or step (× 0.1 after half of the steps, × 0.01 after three quarters)
     augment:          none, flip, shift or flip-shift
     checkpoint_every: optimizer steps between checkpoints; None stores one after each epoch
     seed:             random seed of batch order, augmentation and dropout (the network's own seed sets θ_0)
@@ -57,7 +57,7 @@ class Recipe:
         augmentation.check(self.augment)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values. ``amp`` is left out when off, so that recipes stay equal to those of older runs."""
+        """The recipe as JSON values. ``amp`` is left out when off, because recipes of older runs do not have it."""
         return {name: value for name, value in asdict(self).items() if name != "amp" or value}
 
     def with_lr(self, default: float) -> Recipe:

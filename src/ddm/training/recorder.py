@@ -29,11 +29,11 @@ class Recorder:
     def snapshot(self, steps: int = 1, length: float = math.nan) -> None:
         """Store the parameters as they are now, after ``steps`` more optimizer steps.
 
-        ``length`` is the sum of the learning rates of these steps. Without it, it is estimated from the trajectory.
+        ``length`` is the sum of the learning rates of these steps. By default it is estimated from the trajectory.
         """
         state = state_of(self.network)
         if not all(tensor.isfinite().all() for tensor in state.values()):
-            raise InputError(f"snapshot {len(self.trajectory)}: the parameters are not finite: lower the lr.")
+            raise InputError(f"the parameters are not finite at snapshot {len(self.trajectory)}: lower the lr.")
         last_step, last_rate = self.trajectory.steps[-1], self.trajectory.cumulative_rates[-1]
         self.trajectory.append(state, last_step + steps, last_rate + length)
 

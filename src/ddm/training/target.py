@@ -82,9 +82,9 @@ class Target:
         state = self.state(t)
         return self.flat.vector(state), self.flat.fixed(state)
 
-    def for_workers(self, checkpoints: Sequence[int], place: Backend) -> Target:
-        """This target, with these checkpoints in memory if workers of ``place`` cannot read the trajectory's files."""
-        if place.kind == "serial" or (self.trajectory.directory is not None and not place.remote):
+    def for_workers(self, checkpoints: Sequence[int], backend: Backend) -> Target:
+        """This target for workers of ``backend``. If they cannot read its files, these checkpoints are in memory."""
+        if backend.kind == "serial" or (self.trajectory.directory is not None and not backend.remote):
             return self
         other = copy.copy(self)
         other.trajectory = self.trajectory.select(checkpoints)
@@ -105,37 +105,37 @@ class Target:
         return fingerprint_of(architecture(self.network), self.trajectory[-1])
 
     def origin(self, data: str) -> dict[str, str]:
-        """Network, target and training set (its fingerprint ``data``), to store in results and to compare later."""
+        """Identify network, target and training set (by its fingerprint ``data``), to compare stored results."""
         return {"network": architecture(self.network), "target": self.fingerprint(), "data": data}
 
 
 def accuracy_of(network: nn.Module, samples: Samples, batch_size: int = 512) -> float:
     """Fraction of samples that a network in evaluation mode classifies correctly."""
     if not len(samples):
-        raise InputError("there are no samples to measure an accuracy on: give at least one.")
+        raise InputError("the accuracy needs samples: give at least one.")
     device = next(network.parameters()).device
-    right = 0
+    correct = 0
     parts = torch.arange(len(samples)).split(batch_size)
     with torch.no_grad(), bar("measuring accuracy", len(parts)) as advance:
         for rows in parts:
             x, y = samples.batch(rows)
             advance(1)
-            right += int((network(x.to(device, dtype_of(network))).argmax(1).cpu() == y).sum())
-    return right / len(samples)
+            correct += int((network(x.to(device, dtype_of(network))).argmax(1).cpu() == y).sum())
+    return correct / len(samples)
 
 
 def loss_name(loss: Loss) -> str:
-    """The name of a loss in files: ``cross_entropy``, or ``own NAME`` for the user's own, whose code is not stored."""
+    """The name of a loss in files: ``cross_entropy``, or ``own NAME`` for a user's loss. Its code is not stored."""
     return "cross_entropy" if loss is F.cross_entropy else f"own {getattr(loss, '__name__', type(loss).__name__)}"
 
 
 def device_of(name: str | torch.device) -> torch.device:
-    """The device of this name, if this machine has it."""
+    """The torch device of this name, refused if this machine does not have it."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
-        raise InputError(f"the device '{name}' cannot be used here: use cpu.") from None
+        raise InputError(f"this machine cannot use the device '{name}': use cpu.") from None
     return device
 
 

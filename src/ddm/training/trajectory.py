@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 PARAMETER_RATES = "reach.safetensors"
-"""The file of ``Trajectory.parameter_rates``."""
+"""The name of the file with ``Trajectory.parameter_rates``."""
 
 _REMEDY = "restore it or make the run again"
 
@@ -29,12 +29,12 @@ _REMEDY = "restore it or make the run again"
 class Trajectory:
     """The checkpoints of one training, in order.
 
-    With a ``directory`` each checkpoint is a safetensors file there. It is written when it is appended and read each
-    time it is used, so a trajectory may be larger than memory. Without a directory all checkpoints stay in memory.
+    With a ``directory`` each checkpoint is a safetensors file there. ``append`` writes it, and each use
+    reads it again, so a trajectory may be larger than memory. Without a directory all checkpoints stay in memory.
 
     steps:            number of optimizer steps before each checkpoint
     cumulative_rates: effective learning rates (``ddm.training.optimizers``) summed over those steps; NaN if unknown
-    parameter_rates:  the same sum at the last checkpoint for each parameter by name; None if it is one for all
+    parameter_rates:  this sum for each parameter by name, at the last checkpoint; None if all parameters have the same
     """
 
     def __init__(self, directory: Path | str | None = None) -> None:
@@ -57,7 +57,7 @@ class Trajectory:
             except (KeyError, TypeError, ValueError, OverflowError):
                 raise InputError(f"'{path}' is not a checkpoint: {_REMEDY}.") from None
             if step < (trajectory.steps or [0])[-1] or math.isinf(rate):
-                raise InputError(f"'{path}' does not follow the checkpoint before it: restore it.")
+                raise InputError(f"'{path}' does not continue the checkpoint before it: restore it.")
             trajectory.steps.append(step)
             trajectory.cumulative_rates.append(rate)
         if trajectory._rates_path.exists():
@@ -65,7 +65,7 @@ class Trajectory:
         return trajectory
 
     def expect_hashes(self, hashes: Mapping[str, str]) -> None:
-        """Check the file of each checkpoint, when it is read, against its hash here (file name → hash)."""
+        """Set the expected hash of each checkpoint's file (file name → hash). Reading a checkpoint checks it."""
         self._hashes = hashes
 
     def _path(self, t: int) -> Path:
@@ -84,11 +84,11 @@ class Trajectory:
         cumulative_rate: float,
         parameter_rates: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Add a checkpoint, with the values of ``steps``, ``cumulative_rates`` and ``parameter_rates`` at it."""
+        """Add a checkpoint, with its entries in ``steps``, ``cumulative_rates`` and ``parameter_rates``."""
         if self.directory is None:
             self._states.append(_copy(state))
         else:
-            if not self.steps:  # another training may have left its checkpoints here
+            if not self.steps:  # delete checkpoints that another training left here
                 Trajectory.open(self.directory).truncate(0)
             if parameter_rates is not None:
                 write_tensors(self._rates_path, parameter_rates)
@@ -115,7 +115,7 @@ class Trajectory:
         return copy
 
     def select(self, checkpoints: Sequence[int]) -> Trajectory:
-        """A trajectory in memory of these checkpoints alone, given by number."""
+        """A trajectory in memory that has only the checkpoints with these numbers."""
         chosen = Trajectory()
         chosen._states = [self[t] for t in checkpoints]
         chosen.steps = [self.steps[t] for t in checkpoints]
@@ -132,7 +132,7 @@ class Trajectory:
         if self.directory is None:
             return self._states[t]
         path = self._path(t)
-        state = _read(path)  # first, so that a damaged file is reported as damaged, not as another file
+        state = _read(path)  # before the hash check, so that a damaged file is reported as damaged
         if self._hashes is not None:
             check_hash(path, self._hashes.get(path.name), _REMEDY)
         return state
@@ -141,12 +141,12 @@ class Trajectory:
         return (self[t] for t in range(len(self)))
 
     def distances(self) -> tuple[np.ndarray, np.ndarray]:
-        """Distance of each checkpoint from the first and to the last, each ``(τ + 1,)``. Running statistics count."""
+        """Distances of each checkpoint from the first and to the last, each ``(τ + 1,)``, with running statistics."""
         self.check()
         first, last = self[0], self[-1]
         pairs = [(_distance(state, first), _distance(state, last)) for state in self]
-        gone, left = np.array(pairs).T
-        return gone, left
+        from_first, to_last = np.array(pairs).T
+        return from_first, to_last
 
     def plot(self) -> Figure:
         """Plot the distance of each checkpoint from the start and to the end of the training."""
@@ -176,6 +176,6 @@ def _read(path: Path) -> State:
 
 
 def _distance(one: State, other: State) -> float:
-    """Euclidean distance of two checkpoints over their floating-point tensors, so without BatchNorm's counters."""
+    """Euclidean distance between two checkpoints. Integer tensors such as BatchNorm's counters are left out."""
     parts = [(one[name] - other[name]).double().square().sum() for name in one if one[name].is_floating_point()]
     return math.sqrt(sum(float(part) for part in parts))
