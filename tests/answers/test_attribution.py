@@ -16,7 +16,7 @@ from ddm.errors import InputError
 
 
 @given(st.integers(1, 8), st.integers(1, 3), st.integers(0, 2**32 - 1))
-def test_a_linear_behaviour_is_recovered_from_any_design_that_tells_groups_apart(groups, outputs, seed):
+def test_least_squares_recovers_a_linear_behaviour_from_any_design_that_tells_groups_apart(groups, outputs, seed):
     random = np.random.default_rng(seed)
     W, b = random.normal(size=(groups, outputs)), random.normal(size=outputs)
     present = np.vstack([np.ones((1, groups)), random.random((groups + random.integers(0, 20), groups)) < 0.5])
@@ -41,7 +41,7 @@ def test_weights_and_standard_errors_are_those_of_weighted_least_squares():
     np.testing.assert_allclose(fit.errors[:, 0], np.sqrt(np.diag(inverse)[:3] * variance))
 
 
-def test_standard_errors_say_how_much_estimates_scatter():
+def test_standard_errors_match_the_spread_of_estimates():
     random = np.random.default_rng(1)
     present = np.vstack([np.ones((1, 4)), designs.random(4, 60, seed=3) == 0])
     fits = [least_squares(present, random.normal(size=(61, 1)), np.ones(61)) for _ in range(400)]
@@ -49,7 +49,7 @@ def test_standard_errors_say_how_much_estimates_scatter():
     np.testing.assert_allclose(np.mean([fit.errors for fit in fits], axis=0), scatter, rtol=0.15)
 
 
-def test_leave_one_out_leaves_no_room_for_standard_errors(datamodel, digits):
+def test_leave_one_out_has_no_standard_errors(datamodel, digits):
     found = datamodel.attribute(digits.test[0])
     assert np.isnan(found.errors).all()
     assert found.models == len(datamodel.partition)
@@ -63,7 +63,9 @@ def test_perturbations_that_do_not_tell_groups_apart_are_refused():
 
 
 @given(st.integers(1, 40), st.integers(1, 20), st.floats(0.01, 0.99), st.integers(0, 100))
-def test_a_random_design_removes_the_same_number_each_time_and_repeats_by_seed(groups, count, fraction, seed):
+def test_a_random_design_always_removes_the_same_number_of_groups_and_depends_only_on_the_seed(
+    groups, count, fraction, seed
+):
     design = designs.random(groups, count, fraction, seed)
     assert design.shape == (count, groups)
     assert (design.sum(1) == max(1, min(groups, round(fraction * groups)))).all()
@@ -71,12 +73,12 @@ def test_a_random_design_removes_the_same_number_each_time_and_repeats_by_seed(g
 
 
 @pytest.mark.parametrize("design", [np.zeros((0, 3)), np.zeros((2, 4)), np.zeros(3), np.full((2, 3), 0.5)])
-def test_a_design_that_does_not_fit_is_refused(design):
+def test_a_design_of_wrong_shape_or_values_is_refused(design):
     with pytest.raises(InputError):
         designs.given(design, 3)
 
 
-def test_weights_by_removed_groups_fall_with_their_number_and_callables_see_what_stays():
+def test_removed_weights_fall_with_the_number_of_removed_groups_and_callables_receive_the_remaining_groups():
     removed = np.array([[1, 0, 0], [1, 1, 0], [1, 1, 1]], dtype=bool)
     np.testing.assert_allclose(designs.weights(removed, "removed"), [1, 1 / 2, 1 / 3])
     np.testing.assert_allclose(designs.weights(removed, "uniform"), [1, 1, 1])
@@ -86,7 +88,7 @@ def test_weights_by_removed_groups_fall_with_their_number_and_callables_see_what
             designs.weights(removed, beta)
 
 
-def test_an_effect_is_the_objective_without_the_group_minus_with_all(datamodel, digits):
+def test_an_effect_is_the_objective_without_the_group_minus_that_with_all_groups(datamodel, digits):
     x, y = digits.test.batch()
     found = datamodel.attribute(digits.test, "loss")
     base = F.cross_entropy(datamodel.target.outputs(x), y)
@@ -97,7 +99,7 @@ def test_an_effect_is_the_objective_without_the_group_minus_with_all(datamodel, 
     np.testing.assert_array_equal(found.W, -found.matrix)
 
 
-def test_no_effect_is_zero_and_not_minus_zero(datamodel, digits):
+def test_a_group_without_effect_has_zero_and_not_minus_zero(datamodel, digits):
     found = datamodel.attribute(digits.test[0], lambda outputs, baseline, labels: torch.ones(()))
     assert not np.signbit(found.matrix).any()
 
@@ -111,7 +113,7 @@ def test_the_fitted_model_passes_through_the_values_of_leave_one_out(datamodel, 
     np.testing.assert_allclose(predicted, true, atol=1e-4)
 
 
-def test_a_random_design_agrees_with_leave_one_out_where_behaviour_is_linear(datamodel, digits):
+def test_a_random_design_agrees_with_leave_one_out_if_the_behaviour_is_linear(datamodel, digits):
     """Logits are nearly linear in small parameter steps, so both designs see the same effects."""
     exact = datamodel.attribute(digits.test[0], "logits")
     found = datamodel.attribute(digits.test[0], "logits", design="random", perturbations=4 * len(exact), beta="removed")
@@ -119,7 +121,7 @@ def test_a_random_design_agrees_with_leave_one_out_where_behaviour_is_linear(dat
     assert np.corrcoef(found.matrix.ravel(), exact.matrix.ravel())[0, 1] > 0.9
 
 
-def test_a_design_of_the_users_own_is_used_as_given(datamodel, digits):
+def test_the_users_own_design_is_used_unchanged(datamodel, digits):
     groups = len(datamodel.partition)
     present = 1 - np.vstack([np.eye(groups), np.eye(groups), np.zeros((1, groups))])
     seen = []
@@ -148,7 +150,7 @@ def test_one_sample_a_batch_a_dataset_and_a_split_are_all_questions(datamodel, d
         (torch.zeros(2, 1, 8, 8), torch.tensor([1])),
     ],
 )
-def test_questions_that_make_no_sense_are_refused(datamodel, question):
+def test_invalid_questions_are_refused(datamodel, question):
     with pytest.raises(InputError):
         datamodel.attribute(question)
 
@@ -172,7 +174,7 @@ def test_results_sort_export_and_save(datamodel, digits, tmp_path):
         found.on("nothing")
 
 
-def test_pictures_have_a_bar_for_each_group_shown_and_say_what_the_sign_means(datamodel, digits, tmp_path):
+def test_plots_have_a_bar_for_each_group_and_explain_the_sign(datamodel, digits, tmp_path):
     figure = datamodel.attribute(digits.test[2]).plot(6)
     axes = figure.axes[0]
     assert len(axes.patches) == 6
@@ -181,14 +183,14 @@ def test_pictures_have_a_bar_for_each_group_shown_and_say_what_the_sign_means(da
     assert len(datamodel.synset.plot().axes) >= len(datamodel.synset)
 
 
-def test_unknown_names_are_refused_with_what_there_is(datamodel, digits):
+def test_unknown_names_are_refused_and_the_message_lists_the_known_ones(datamodel, digits):
     for changes in ({"objective": "fame"}, {"design": "x"}, {"level": "x"}, {"beta": "x"}):
         with pytest.raises(InputError, match="use"):
             datamodel.attribute(digits.test[0], **changes)
 
 
 def with_synset(datamodel, **changes):
-    """The same datamodel, its synset changed."""
+    """The same datamodel with changed fields of its synset."""
     synset = replace(datamodel.synset, **changes)
     return ddm.DistilledDatamodel(
         datamodel.target, datamodel.partition, synset, datamodel.class_synset, datamodel.settings, datamodel.data
@@ -220,7 +222,7 @@ def test_a_stopped_group_is_reported_as_unknown_and_ranked_last(digits, datamode
     assert found.to_dict()["groups"][-1]["effect"] == [None]
 
 
-def test_fast_attributions_agree_with_those_of_models(datamodel, digits):
+def test_fast_attributions_agree_with_attributions_from_models(datamodel, digits):
     x, y = digits.test.batch(slice(0, 20))
     slow, fast = (datamodel.attribute((x, y), "loss", fast=fast).scores for fast in (False, True))
     assert np.corrcoef(slow, fast)[0, 1] > 0.95

@@ -1,4 +1,4 @@
-"""The diagnosis: a fault that was planted comes first, and every number is what brute force gives."""
+"""The diagnosis: planted wrong labels are named first, and every number agrees with brute force."""
 
 import json
 from dataclasses import replace
@@ -21,13 +21,13 @@ FIT = f"fit npz:digits.npz {SMALL} --clusters 5 --setting curvature=512 --settin
 
 @pytest.fixture
 def here(command, monkeypatch, planted):
-    """A command, run where the run is."""
+    """The command line, started in the folder that contains the run."""
     monkeypatch.chdir(planted[0])
     return command
 
 
 def write_digits(path: Path, share: float) -> np.ndarray:
-    """Digits with a share of the training images of one class labelled as another; the rows of those."""
+    """Write digits with a share of one class mislabelled as another; return the rows of these training samples."""
     random = np.random.default_rng(0)
     bunch = sklearn.datasets.load_digits()
     order = random.permutation(len(bunch.target))
@@ -46,7 +46,7 @@ def write_digits(path: Path, share: float) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
-    """A run whose training set has labels planted, and the rows of these."""
+    """The folder of a run whose training set has planted wrong labels, and the rows of those samples."""
     folder = tmp_path_factory.mktemp("planted")
     rows = write_digits(folder / "digits.npz", SHARE)
     made = run_command(*FIT, "--out", "run", cwd=folder)
@@ -68,7 +68,7 @@ def found(datamodel, digits):
 
 
 def held(folder: Path, group: str, rows: np.ndarray) -> int:
-    """How many of these training samples a group of the run holds."""
+    """Number of these training samples that belong to a group of the run."""
     partition = ddm.load(folder / "run").partition
     return int(np.isin(partition.members(group), rows).sum())
 
@@ -86,7 +86,7 @@ def test_the_first_three_lines_name_the_groups_that_hold_most_planted_samples(he
     assert f"labelled {WRONG} that look like {TRUE}." in lines[0]
 
 
-def test_most_suspects_were_planted(planted, diagnosis):
+def test_most_suspects_are_planted_samples(planted, diagnosis):
     _, rows = planted
     suspects = [suspect.row for suspect in diagnosis.suspects]
     assert np.isin(suspects[:10], rows).mean() > 0.5
@@ -97,7 +97,7 @@ def test_most_suspects_were_planted(planted, diagnosis):
     assert {suspect.group for suspect in diagnosis.suspects} <= named
 
 
-def test_clean_digits_are_not_called_mislabelled(tmp_path):
+def test_groups_of_clean_digits_are_not_called_mislabelled(tmp_path):
     write_digits(tmp_path / "digits.npz", 0)
     data = ddm.datasets.load(f"npz:{tmp_path / 'digits.npz'}")
     network = ddm.networks.ConvNet(data.train.shape, len(data.classes), width=8, depth=2)
@@ -128,7 +128,7 @@ def test_errors_are_counted_as_scikit_learn_counts_them(datamodel, digits, found
         np.testing.assert_allclose(getattr(found, name), expected)
 
 
-def test_causes_of_each_kind_of_error_are_those_of_brute_force(datamodel, digits, found):
+def test_the_causes_of_each_kind_of_error_agree_with_brute_force(datamodel, digits, found):
     x, y = digits.validation.batch()
     predicted = datamodel.target.outputs(x).argmax(1)
     assert found.confusions
@@ -154,7 +154,7 @@ def test_labels_are_judged_by_the_model_without_their_group(datamodel, digits, f
         assert found.agreement[group] == pytest.approx(float((said == y).float().mean()))
 
 
-def test_useless_groups_change_nothing_noticeable_and_no_group_is_two_things_at_once(found):
+def test_useless_groups_change_nothing_noticeable_and_are_neither_harmful_nor_mislabelled(found):
     assert found.useless
     for finding in found.useless:
         assert abs(finding.loss) < 0.01 * found.loss
@@ -171,7 +171,7 @@ def test_groups_of_classes_without_held_out_samples_are_not_called_mislabelled(d
 
 
 def stopped(datamodel, samples, names):
-    """The same datamodel, the matching of some groups stopped."""
+    """The same datamodel, as if the matching of some groups had been stopped."""
     return ddm.DistilledDatamodel(
         datamodel.target,
         datamodel.partition,
@@ -183,13 +183,13 @@ def stopped(datamodel, samples, names):
     )
 
 
-def test_a_group_that_was_stopped_is_left_out(digits, datamodel, found, refused):
+def test_a_group_whose_matching_was_stopped_is_left_out(digits, datamodel, found, refused):
     name = datamodel.partition.names[4]
     broken = stopped(datamodel, digits.train, [name]).diagnose(digits.validation)
     others = np.arange(len(broken.groups)) != 4
     for effects, whole in ((broken.effects[key], found.effects[key]) for key in found.effects):
         assert np.isnan(effects[4]).all()
-        np.testing.assert_allclose(effects[others], whole[others], atol=1e-6)  # single precision, batched otherwise
+        np.testing.assert_allclose(effects[others], whole[others], atol=1e-6)  # single precision and other batches
     assert np.isnan(broken.agreement[4])
     named = {finding.group for finding in (*broken.harmful, *broken.useless, *broken.noisy)}
     assert name not in named | {group for group, _ in broken.confusions[0].causes}
@@ -220,7 +220,7 @@ def test_groups_that_cut_across_classes_and_single_samples_are_diagnosed(target,
 
 
 @pytest.mark.parametrize("asked", ["held-out samples", "training samples"])
-def test_a_prediction_outside_the_classes_is_refused_with_what_to_do(digits, refused, asked):
+def test_a_prediction_outside_the_classes_is_refused_and_the_message_says_what_to_do(digits, refused, asked):
     network = ddm.networks.ConvNet(digits.train.shape, 12, width=4, depth=1)
     target = ddm.train(network, digits.train, ddm.Recipe(epochs=1))
     datamodel = ddm.DistilledDatamodel.fit(target, digits.train, partition="class", curvature=64, bank=4)
@@ -234,14 +234,14 @@ def test_a_prediction_outside_the_classes_is_refused_with_what_to_do(digits, ref
         datamodel.diagnose(digits.validation)
 
 
-def test_a_model_that_knows_little_says_that_it_cannot_judge_labels(found):
+def test_a_diagnosis_of_an_inaccurate_model_warns_against_its_label_checks(found):
     assert found.accuracy > 0.75
     weak = replace(found, accuracy=0.4)
     (said,) = set(weak.sentences()) - set(found.sentences())
     assert "right on only 40%" in said
 
 
-def test_a_diagnosis_has_sentences_tables_and_html(found, datamodel):
+def test_a_diagnosis_has_sentences_a_table_and_html(found, datamodel):
     sentences = found.sentences()
     assert sentences[-1] == datamodel.trust
     assert any(sentence.startswith("Most frequent error: ") for sentence in sentences)
@@ -268,7 +268,7 @@ def test_json_is_one_document_with_the_audit(here, diagnosis):
 @pytest.mark.parametrize(
     ("option", "word"), [("--split=nowhere", "split"), ("--data=digits", "--data"), ("--top=0", "top")]
 )
-def test_mistakes_on_the_command_line_get_one_sentence(here, option, word):
+def test_invalid_command_line_options_are_refused_with_one_sentence(here, option, word):
     answer = here("diagnose", "run", option)
     assert answer.code == 2
     assert answer.out == ""

@@ -15,7 +15,7 @@ def value(student, teacher):
     return float(distillation(student).measure(teacher, teacher, torch.zeros(len(teacher), dtype=torch.long)))
 
 
-def test_it_is_the_divergence_of_the_student_from_the_teacher():
+def test_the_distillation_objective_is_the_kl_divergence_of_the_student_from_the_teacher():
     teacher, student = logits(0), logits(1)
     p, q = teacher.softmax(1), student.softmax(1)
     by_hand = sum(
@@ -24,23 +24,23 @@ def test_it_is_the_divergence_of_the_student_from_the_teacher():
     assert value(student, teacher) == pytest.approx(by_hand / len(p), rel=1e-5)
 
 
-def test_a_teacher_that_the_student_repeats_is_easiest_to_follow():
+def test_the_distillation_objective_is_zero_if_the_student_agrees_with_the_teacher():
     teacher = logits(0)
     assert value(teacher + 3, teacher) == pytest.approx(0, abs=1e-6)
     assert value(logits(1), teacher) > 0
 
 
-def test_it_is_not_symmetric():
+def test_the_distillation_objective_is_not_symmetric():
     teacher, student = torch.tensor([[5.0, 0.0, 0.0]]), torch.tensor([[0.0, 0.0, 0.0]])
     assert value(student, teacher) != pytest.approx(value(teacher, student), rel=0.05)
 
 
-def test_a_student_of_other_samples_is_refused():
+def test_student_logits_of_other_samples_are_refused():
     with pytest.raises(InputError, match="logits for the samples asked about"):
         value(logits(1, samples=3), logits(0))
 
 
-def test_a_datamodel_ranks_groups_by_it(datamodel, digits):
+def test_a_datamodel_ranks_groups_by_the_distillation_objective(datamodel, digits):
     asked = digits.test[:20]
     student = datamodel.target.outputs(asked.batch()[0]) / 2
     found = datamodel.attribute(asked, distillation(student))

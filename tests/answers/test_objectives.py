@@ -18,7 +18,7 @@ def outputs_and_labels(seed, samples, classes):
 
 @settings(deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 30), st.integers(2, 6))
-def test_metrics_are_those_of_scikit_learn(seed, samples, classes):
+def test_metrics_agree_with_scikit_learn(seed, samples, classes):
     outputs, baseline, labels = outputs_and_labels(seed, samples, classes)
     predicted = outputs.argmax(1)
     everything = {"labels": range(classes), "zero_division": 0}
@@ -33,7 +33,7 @@ def test_metrics_are_those_of_scikit_learn(seed, samples, classes):
     )
 
 
-def test_the_three_distances_are_those_of_the_paper():
+def test_the_three_distances_follow_the_formulas_of_the_paper():
     outputs, baseline, labels = outputs_and_labels(0, 7, 4)
     shift = (outputs.softmax(1) - baseline.softmax(1)).square().sum(1)
     values = {
@@ -73,7 +73,7 @@ def test_any_callable_of_outputs_baseline_and_labels_is_an_objective(datamodel, 
     assert found.baseline[0] + found.scores[6] == pytest.approx(float(without), abs=1e-5)
 
 
-def test_a_callable_that_does_not_fit_gets_a_sentence(datamodel, digits):
+def test_a_callable_that_does_not_fit_is_refused_with_one_sentence(datamodel, digits):
     for wrong in (lambda outputs: outputs.sum(), lambda o, b, y: "much", lambda o, b, y: torch.tensor(torch.nan)):
         with pytest.raises(InputError, match="objective"):
             datamodel.attribute(digits.test[:2], wrong)

@@ -1,4 +1,4 @@
-"""Shares of samples: that they add up, agree with brute force, and point at the samples that did it."""
+"""Shares of samples: they add up, agree with brute force, and point at the samples that cause the effect."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from ddm.truth.retraining import Retraining
 
 @pytest.fixture(scope="module")
 def question(digits, datamodel):
-    """The test sample the target is least sure of."""
+    """The test sample that the target is least sure of."""
     x, _ = digits.test.batch()
     return digits.test[int(datamodel.target.outputs(x).softmax(1).amax(1).argmin())]
 
@@ -29,7 +29,7 @@ def test_by_default_shares_are_those_of_the_traced_group(datamodel, question):
     assert datamodel.shares(question).group == datamodel.trace(question).group
 
 
-def test_a_class_can_be_chosen(datamodel, question):
+def test_shares_can_explain_a_chosen_class(datamodel, question):
     found = datamodel.shares(question, 4, "probabilities", output="7")
     assert found.values.sum() == pytest.approx(
         datamodel.attribute(question, "probabilities").on("7").scores[4], rel=1e-4
@@ -50,7 +50,7 @@ def test_shares_of_a_logit_are_the_responses_of_single_samples(datamodel, digits
 
 
 @pytest.mark.slow
-def test_retraining_without_the_top_half_does_more_than_without_the_bottom_half():
+def test_retraining_without_the_samples_with_the_largest_shares_changes_more_than_without_the_smallest():
     data = ddm.datasets.load("digits", limit=600)
     network = ddm.networks.ConvNet(data.train.shape, len(data.classes), width=8, depth=2)
     target = ddm.train(network, data.train, ddm.Recipe(epochs=12, lr=0.1, batch_size=32))
@@ -78,7 +78,9 @@ def test_retraining_without_the_top_half_does_more_than_without_the_bottom_half(
     assert np.mean(wins) >= 0.75
 
 
-def test_counting_objectives_and_missing_training_sets_are_refused(refused, datamodel, digits, question, tmp_path):
+def test_objectives_without_a_gradient_and_missing_training_sets_are_refused(
+    refused, datamodel, digits, question, tmp_path
+):
     with refused("accuracy", "loss"):
         datamodel.shares(question, 4, "accuracy")
     datamodel.save(tmp_path)

@@ -27,7 +27,7 @@ def test_a_trace_goes_to_the_strongest_class_then_the_strongest_cluster_in_it(da
     assert found.effect == pytest.approx(dict(clusters.top(len(clusters)))[found.group], abs=1e-6)
 
 
-def test_a_trace_makes_l_plus_c_fine_tunings_and_says_so(datamodel, digits):
+def test_a_trace_needs_l_plus_c_fine_tunings_and_reports_their_number(datamodel, digits):
     found = datamodel.trace(digits.test[0])
     inside = np.sum(datamodel.partition.parents == datamodel.partition.parents[datamodel.partition.index(found.group)])
     assert found.models == 10 + inside
@@ -36,7 +36,7 @@ def test_a_trace_makes_l_plus_c_fine_tunings_and_says_so(datamodel, digits):
     assert found.to_dict()["fine_tunings"] == 10 + inside
 
 
-def test_a_full_search_looks_at_every_group(datamodel, digits):
+def test_a_full_search_evaluates_every_group(datamodel, digits):
     found = datamodel.trace(digits.test[0], full=True)
     best = datamodel.attribute(digits.test[0]).top(1)[0]
     assert (found.group, found.effect) == best
@@ -44,7 +44,7 @@ def test_a_full_search_looks_at_every_group(datamodel, digits):
     assert found.class_name is None
 
 
-def test_groups_that_are_whole_classes_are_searched_once(target, digits):
+def test_groups_that_are_complete_classes_are_searched_only_once(target, digits):
     datamodel = ddm.DistilledDatamodel.fit(target, digits.train, partition="class", curvature=64, bank=8)
     assert datamodel.trace(digits.test[0]).models == 10
 
@@ -59,7 +59,7 @@ def test_groups_that_cut_across_classes_are_searched_in_full(target, digits):
         datamodel.attribute(digits.test[0], level="class")
 
 
-def test_the_strongest_effect_on_stability_is_the_group_that_moves_the_prediction_most(datamodel, digits):
+def test_the_strongest_group_for_stability_is_the_one_that_moves_the_prediction_most(datamodel, digits):
     stable = datamodel.trace(digits.test[0], "stability", full=True)
     moved = datamodel.trace(digits.test[0], "prediction", full=True)
     assert stable.group == moved.group

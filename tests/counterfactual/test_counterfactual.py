@@ -42,7 +42,7 @@ def by_hand(datamodel, removed):
 def test_a_counterfactual_is_the_target_fine_tuned_on_the_synset_of_the_removed_groups(
     target, digits, changes, large, monkeypatch
 ):
-    if large:  # as networks are treated that are too large to be vectorised
+    if large:  # take the path of networks that are too large to be vectorised
         monkeypatch.setattr("ddm.distil.synset_gradients._FEW_PARAMETERS", 0)
         monkeypatch.setattr(module, "_FEW_PARAMETERS", 0)
     datamodel = ddm.DistilledDatamodel.fit(
@@ -62,20 +62,20 @@ def test_removing_nothing_gives_the_target(datamodel, digits):
     torch.testing.assert_close(datamodel.counterfactual([])(x), datamodel.target.outputs(x))
 
 
-def test_the_models_of_a_design_are_the_models_one_by_one(datamodel, digits, monkeypatch):
+def test_the_outputs_of_a_design_agree_with_those_of_its_single_models(datamodel, digits, monkeypatch):
     removed = np.random.default_rng(0).random((5, len(datamodel.partition))) < 0.3
     x, _ = digits.test.batch(slice(0, 9))
     single = torch.stack([datamodel.counterfactual(np.flatnonzero(row))(x) for row in removed])
     torch.testing.assert_close(datamodel.outputs(x, removed), single, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(datamodel.outputs(x[:1], removed), single[:, :1], rtol=1e-3, atol=1e-4)
-    monkeypatch.setattr(module, "BUDGET", 4 * datamodel.target.flat.size * 2)  # two models at a time, nothing kept
+    monkeypatch.setattr(module, "BUDGET", 4 * datamodel.target.flat.size * 2)  # two models at a time, no cache
     small = Counterfactuals(datamodel.target, datamodel.synset)
     torch.testing.assert_close(small.outputs(removed, x), single, rtol=1e-3, atol=1e-4)
 
 
 @pytest.fixture
 def held(monkeypatch):
-    """How many directions each call made."""
+    """Number of directions that each call computes."""
     made, found = Counterfactuals._steps, []
     monkeypatch.setattr(
         Counterfactuals, "_steps", lambda self, some, theta: found.append(len(some)) or made(self, some, theta)
@@ -98,7 +98,7 @@ def test_no_more_directions_are_held_than_fit_the_budget(target, digits, changes
     torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-5)
     assert max(held) == 4
     if fast:
-        assert sum(held) == groups  # each once, however many inputs there are
+        assert sum(held) == groups  # each is computed once, whatever the number of inputs
 
 
 def test_several_steps_hold_no_more_directions_than_fit_the_budget(target, digits, held, monkeypatch):
@@ -114,7 +114,7 @@ def test_several_steps_hold_no_more_directions_than_fit_the_budget(target, digit
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_removing_nothing_gives_the_target_however_little_fits(target, digits, steps, monkeypatch):
+def test_removing_nothing_gives_the_target_under_a_tiny_memory_budget(target, digits, steps, monkeypatch):
     datamodel = ddm.DistilledDatamodel.fit(
         target, digits.train, clusters=1, matching="reverse", steps=2, finetune_steps=steps
     )
@@ -143,7 +143,7 @@ def test_a_counterfactual_can_be_saved_loaded_trained_and_called(datamodel, digi
     assert all(parameter.grad is not None for parameter in network.parameters())
 
 
-def test_groups_are_named_by_number_or_name_and_unknown_ones_refused(datamodel, digits):
+def test_groups_are_given_by_number_or_name_and_unknown_groups_are_refused(datamodel, digits):
     x, _ = digits.test.batch(slice(0, 3))
     index = datamodel.partition.index("3/1")
     torch.testing.assert_close(datamodel.counterfactual("3/1")(x), datamodel.counterfactual(index)(x))
@@ -183,7 +183,7 @@ class Own(nn.Module):
         return self.head(self.body(self.frozen(x)))
 
 
-def test_a_network_of_the_users_own_with_batchnorm_keeps_its_statistics_and_frozen_layers(digits):
+def test_the_users_own_network_with_batchnorm_keeps_its_statistics_and_frozen_layers(digits):
     torch.manual_seed(0)
     recorder = ddm.Recorder(model := Own())
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
@@ -204,5 +204,5 @@ def test_a_network_of_the_users_own_with_batchnorm_keeps_its_statistics_and_froz
         assert same == ("running" in name or "num_batches" in name or "frozen" in name), name
     found = datamodel.attribute(digits.test[0], "probabilities")
     assert np.isfinite(found.matrix).all()
-    # Probabilities add up to one, so effects on them add up to nothing: dropout in the models would break this.
+    # Probabilities add up to one, so effects on them add up to zero. Active dropout would break this.
     np.testing.assert_allclose(found.matrix.sum(1), 0, atol=1e-6)

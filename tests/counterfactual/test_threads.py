@@ -21,7 +21,7 @@ def network_without(datamodel, x, group):
 
 @pytest.fixture(scope="module")
 def questions(datamodel, digits):
-    """Functions without arguments, each an answer about other samples, objectives or groups."""
+    """Functions without arguments; each asks about other samples, objectives or groups."""
     asked = []
     for i in range(12):
         x, y = digits.test.batch(slice(i, i + 1 + i % 7))
@@ -38,7 +38,7 @@ def questions(datamodel, digits):
 
 @pytest.fixture
 def quick_switches():
-    """Python changes threads as often as it can, so that a few dozen questions are enough to meet in the middle."""
+    """Make Python switch threads as often as it can, so that a few dozen questions suffice to provoke a race."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

@@ -1,4 +1,4 @@
-"""Leave-group-out of models whose solution is known, against what the datamodel says."""
+"""Datamodels of linear models, compared with the exact solution without each group."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from ddm.distil.gradient.calibration import calibrate_step_sizes, curvature_alon
 
 N, D, K = 4000, 6, 20
 TOLERANCE = 0.05
-"""A group's own curvature differs from that of all data by about √(D / (N/K)) = 0.17 at most; a step sees 1/K of it."""
+"""A group's own curvature differs from that of all data by at most about √(D / (N/K)) = 0.17, and enters with 1/K."""
 
 
 def solve(x, y, kept):
@@ -41,7 +41,7 @@ def logistic(request):
     x = x @ torch.linalg.inv(torch.linalg.cholesky(x.T @ x / N)).T
     y = (torch.rand(N, generator=generator) < torch.sigmoid(0.5 * x[:, 0])).double()
     samples = ddm.Samples.from_arrays(x, y.long())
-    x = samples.batch()[0].double()  # as stored, in single precision
+    x = samples.batch()[0].double()  # samples are stored in single precision
     groups = np.arange(N) % K
     everything = torch.ones(N, dtype=torch.bool)
     recorder = ddm.Recorder(linear(solve(x, y, everything)))
@@ -56,7 +56,7 @@ def logistic(request):
     return samples, datamodel, without
 
 
-def test_parameters_without_a_group_are_those_of_the_exact_solution(logistic):
+def test_parameters_without_a_group_agree_with_the_exact_solution(logistic):
     _, datamodel, without = logistic
     theta = datamodel.target.theta.view(2, D)
     for group in range(K):
@@ -67,7 +67,7 @@ def test_parameters_without_a_group_are_those_of_the_exact_solution(logistic):
         assert 1 - TOLERANCE < found.norm() / true.norm() < 1 + TOLERANCE
 
 
-def test_attribution_is_the_difference_that_exact_retraining_makes(logistic):
+def test_attributions_agree_with_exact_retraining(logistic):
     samples, datamodel, without = logistic
     found = datamodel.attribute(samples[:1], "logits").matrix
     x = samples.batch([0])[0].double()
@@ -77,13 +77,13 @@ def test_attribution_is_the_difference_that_exact_retraining_makes(logistic):
     assert np.polyfit(true.ravel(), found.ravel(), 1)[0] == pytest.approx(1, abs=TOLERANCE)
 
 
-def test_accuracy_effects_have_the_sign_that_exact_retraining_gives_the_loss(logistic):
+def test_loss_effects_are_positive_for_every_group_as_in_exact_retraining(logistic):
     samples, datamodel, without = logistic
     x, y = samples.batch()
     base = F.cross_entropy(datamodel.target.outputs(x), y)
     true = [float(F.cross_entropy(x.double() @ weight.T, y) - base) for weight in without]
     found = datamodel.attribute(samples, "loss").scores
-    assert all(value > 0 for value in true)  # leaving data out cannot lower the loss on all of it
+    assert all(value > 0 for value in true)  # leaving data out cannot lower the loss on all data
     assert (found > 0).all()
 
 
@@ -91,7 +91,7 @@ def squared(outputs, labels):
     return (outputs - F.one_hot(labels, outputs.shape[1])).square().sum(1).mean() / 2
 
 
-def test_the_curvature_of_squared_loss_is_that_of_the_inputs():
+def test_the_curvature_of_the_squared_loss_is_the_second_moment_of_the_inputs():
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(100, D, generator=generator)
     samples = ddm.Samples.from_arrays(x, torch.randint(0, 2, (100,), generator=generator))
@@ -105,7 +105,7 @@ def test_the_curvature_of_squared_loss_is_that_of_the_inputs():
     torch.testing.assert_close(curvature_along_each(target, samples, units), true, rtol=1e-6, atol=0)
 
 
-def test_a_calibrated_step_is_the_best_one_along_its_direction():
+def test_a_calibrated_step_is_the_best_step_along_its_direction():
     generator = torch.Generator().manual_seed(2)
     samples = ddm.Samples.from_arrays(torch.randn(100, D, generator=generator), torch.zeros(100).long(), ["a", "b"])
     recorder = ddm.Recorder(linear(torch.randn(2, D, generator=generator)))

@@ -1,4 +1,4 @@
-"""The curvature against dense matrices: its rows, and solves in each of its ways."""
+"""The rows of the curvature, and its ways to solve, compared with dense matrices."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from ddm.curvature.sampled import SampledCurvature, rows_for
 
 @pytest.fixture(scope="module")
 def small(digits):
-    """A target of 250 parameters, so that everything can be made densely."""
+    """A target of 250 parameters, so that dense matrices are cheap."""
     network = ddm.networks.ConvNet(digits.train.shape, len(digits.classes), width=2, depth=2)
     return ddm.train(network, digits.train, ddm.Recipe(epochs=3, lr=0.1, batch_size=32))
 
@@ -59,7 +59,7 @@ def test_a_network_that_cannot_be_vectorised_has_the_same_gradients(small, digit
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
 
 
-def test_the_change_along_a_direction_is_the_jacobian_times_it(small, digits):
+def test_the_change_of_logits_along_a_direction_is_the_jacobian_times_the_direction(small, digits):
     x = digits.test.batch(slice(0, 5))[0]
     direction = 0.3 * torch.randn(small.flat.size)
     wanted = jacobian(small, small.theta, small.fixed, x) @ direction
@@ -68,7 +68,7 @@ def test_the_change_along_a_direction_is_the_jacobian_times_it(small, digits):
     torch.testing.assert_close(logits, small.outputs(x), rtol=1e-3, atol=1e-3)
 
 
-def test_rows_estimate_the_gauss_newton_matrix_better_the_more_there_are(small, digits):
+def test_more_rows_estimate_the_gauss_newton_matrix_better(small, digits):
     wanted = dense_gauss_newton(small, digits.train)
     apart = []
     for count in (600, 9600):
@@ -76,10 +76,10 @@ def test_rows_estimate_the_gauss_newton_matrix_better_the_more_there_are(small, 
         assert len(rows) == count
         apart.append(float((rows.T @ rows - wanted).norm() / wanted.norm()))
     assert apart[1] < 0.1
-    assert apart[1] < apart[0] / 2  # a quarter is expected of sixteen times the rows
+    assert apart[1] < apart[0] / 2  # with sixteen times the rows, a quarter is expected
 
 
-def test_rows_are_the_same_each_time(small, digits):
+def test_rows_are_the_same_in_every_pass(small, digits):
     once, again = (torch.cat(list(curvature(small, digits, 40).rows.batches())) for _ in range(2))
     assert torch.equal(once, again)
 
@@ -90,7 +90,7 @@ def test_rows_are_the_same_each_time(small, digits):
     ids=["columns", "rows", "rows in slices"],
 )
 @pytest.mark.parametrize("vector", [False, True], ids=["one damping", "a damping each"])
-def test_a_solve_is_that_of_the_dense_matrix(small, digits, rows, memory, vector):
+def test_a_solve_agrees_with_the_dense_matrix(small, digits, rows, memory, vector):
     size = small.flat.size
     damping = torch.rand(size) + 0.05 if vector else 0.1
     asked = curvature(small, digits, rows, memory, damping)
@@ -99,10 +99,10 @@ def test_a_solve_is_that_of_the_dense_matrix(small, digits, rows, memory, vector
     dense = made.T @ made + torch.diag(torch.as_tensor(damping).double().expand(size))
     wanted = torch.linalg.solve(dense, right.double().T).T.float()
     torch.testing.assert_close(asked.solve(right), wanted, rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(asked.solve(right), wanted, rtol=1e-3, atol=1e-4)  # and again with what it kept
+    torch.testing.assert_close(asked.solve(right), wanted, rtol=1e-3, atol=1e-4)  # again, with cached factors
 
 
-def test_progress_counts_every_row_that_is_made(small, digits):
+def test_progress_counts_every_computed_row(small, digits):
     for rows, memory in ((1000, 2.0), (100, 50 * 100 * 4 / 2**30)):
         asked, counted = curvature(small, digits, rows, memory), []
         asked.prepare(counted.append)
@@ -117,7 +117,7 @@ def test_loss_vectors_have_the_hessian_of_the_loss_as_their_covariance():
         torch.testing.assert_close(vectors.T @ vectors / len(vectors), hessian, rtol=0.05, atol=0.005)
 
 
-def test_more_rows_than_samples_use_each_sample_before_any_again(digits):
+def test_rows_use_every_sample_once_before_any_sample_twice(digits):
     drawn = draw_in_rounds(7, 20, torch.Generator().manual_seed(0)).numpy()
     counts = np.bincount(drawn, minlength=7)
     assert counts.sum() == 20

@@ -53,7 +53,7 @@ def test_a_gradient_does_not_depend_on_the_batch_size(target, digits):
     torch.testing.assert_close(whole, parts, rtol=1e-4, atol=1e-6)
 
 
-def test_layer_cosine_is_the_sum_over_output_units_that_dataset_condensation_computes(target):
+def test_the_layer_cosine_distance_is_summed_over_output_units_as_in_dataset_condensation(target):
     one, other = torch.randn(2, 3, target.flat.size)
     found = DISTANCES["layer-cosine"](target.flat)(one, other)
     for row in range(3):
@@ -211,7 +211,7 @@ def test_class_synsets_are_those_of_a_classwise_partition(target, digits, partit
     torch.testing.assert_close(classes.step_sizes, alone.step_sizes, rtol=0.05, atol=1e-4)
 
 
-def test_if_each_class_is_one_group_both_levels_share_its_synset(target, digits):
+def test_if_each_class_is_one_group_both_levels_share_one_synset(target, digits):
     turned = {label: f"group of {9 - label}" for label in range(10)}
     partition = ddm.groups.partition.from_groups(digits.train, [turned[int(label)] for label in digits.train.labels])
     groups, classes = distilled(target, digits, partition)
@@ -238,7 +238,7 @@ QUICK = {("reverse", "cosine"), ("forward", "layer-cosine")}
         for distance in DISTANCES
     ],
 )
-def test_a_synset_points_away_from_its_group_when_reversed_and_towards_it_when_forward(
+def test_a_reverse_synset_points_away_from_its_group_and_a_forward_synset_towards_it(
     target, digits, partition, matching, distance
 ):
     synset, _ = distilled(target, digits, partition, matching=matching, distance=distance, steps=40, lr=0.02)
@@ -362,7 +362,7 @@ def test_networks_that_vmap_cannot_run_are_distilled_in_a_loop(digits):
     assert np.isfinite(datamodel.attribute(digits.test[0]).scores).all()
 
 
-def test_augmented_noise_started_synsets_of_every_optimizer_are_finite(target, digits, partition):
+def test_synsets_from_noise_with_augmentation_are_finite_for_every_optimizer(target, digits, partition):
     for changes in ({"optimizer": "sgd", "augment": "shift"}, {"init": "noise", "augment": "flip-shift"}):
         synset, _ = distilled(target, digits, partition, **changes)
         assert torch.isfinite(synset.images).all()
@@ -376,7 +376,7 @@ def test_groups_that_cut_across_classes_have_no_class_level(target, digits):
     assert classes is None
 
 
-def test_the_paper_preset_is_its_settings_table():
+def test_the_paper_preset_has_the_settings_of_the_papers_table():
     recipe, settings = paper("mnist", "convnet")
     assert (recipe.epochs, recipe.lr) == (30, 0.001)
     assert (settings.lr, settings.steps, settings.offset, settings.distance) == (0.1, 50, 4, "layer-cosine")
@@ -400,7 +400,7 @@ def test_the_paper_preset_is_its_settings_table():
         {"memory": 0.0},
     ],
 )
-def test_settings_that_make_no_sense_are_refused(changes):
+def test_invalid_settings_are_refused(changes):
     with pytest.raises(InputError):
         Settings(**changes)
 

@@ -39,7 +39,7 @@ def everything(partition):
     return Block(list(range(len(partition))), [])
 
 
-def test_a_checkpoint_weighs_as_much_as_the_learning_rates_around_it(target):
+def test_a_checkpoint_is_weighted_by_its_share_of_the_learning_rates_around_it(target):
     rates = target.trajectory.cumulative_rates
     weights = pooled_weights(target, [0, 2, 6])
     wanted = np.array([rates[2] / 2, rates[6] / 2, (rates[6] - rates[2]) / 2]) / rates[6]
@@ -56,7 +56,7 @@ def test_a_pull_is_the_weighted_gradient_of_its_group(target, digits, partition)
     torch.testing.assert_close(responses.pulls([rows])[0], wanted)
 
 
-def test_a_large_group_is_represented_by_some_of_its_samples(target, digits):
+def test_a_large_group_is_represented_by_a_sample_of_its_rows(target, digits):
     responses = Responses(target, digits.train, replace(QUICK, samples=10))
     rows = np.arange(50)
     used = responses.used_rows(rows)
@@ -64,12 +64,12 @@ def test_a_large_group_is_represented_by_some_of_its_samples(target, digits):
     assert set(used) <= set(rows)
     assert np.array_equal(used, responses.used_rows(rows))
     assert np.array_equal(responses.used_rows(rows[:10]), rows[:10])
-    share = responses.pulls([rows])[0] / len(rows)  # still weighs as much as its whole group
+    share = responses.pulls([rows])[0] / len(rows)  # the sample has the weight of the complete group
     few = Responses(target, digits.train, QUICK).pulls([used])[0] / len(used)
     torch.testing.assert_close(share, few)
 
 
-def test_the_response_of_a_class_is_the_sum_of_its_clusters_before_their_lengths(target, digits, partition):
+def test_the_unscaled_response_of_a_class_is_the_sum_of_its_clusters_unscaled_responses(target, digits, partition):
     work = ResponseMatching(target, digits.train, QUICK)
     upper = partition.by_class()
     members = [partition.rows(k) for k in range(len(partition))]
@@ -80,7 +80,7 @@ def test_the_response_of_a_class_is_the_sum_of_its_clusters_before_their_lengths
 
 
 def test_a_linear_model_responds_as_ridge_regression_without_the_group(monkeypatch):
-    """Squared loss, one checkpoint, all groups of equal curvature: everything is known in closed form."""
+    """With squared loss, one checkpoint and groups of equal curvature, the response has a closed form."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(400, 6, generator=generator)
     y = (x @ torch.randn(6, 2, generator=generator)).argmax(1)
@@ -123,7 +123,7 @@ def test_the_own_curvatures_of_all_groups_add_up_to_the_curvature(target, digits
     assert float(parts.sum()) == pytest.approx(float(responses.curvature.unseen_quadratic(direction)) - damped, rel=0.2)
 
 
-def test_lengths_grow_by_own_curvature_and_shrink_where_the_solve_saw_too_little(target, digits, partition):
+def test_lengths_grow_with_own_curvature_and_shrink_if_the_solve_had_too_few_rows(target, digits, partition):
     members = [partition.rows(k) for k in range(len(partition))]
     lengths = []
     for rows in (128, 8192):
@@ -151,7 +151,7 @@ def test_encoding_errors_shrink_with_the_bank_and_are_measured_on_unseen_inputs(
 
 
 @pytest.mark.parametrize("count", [2, 20, 300])
-def test_the_encoding_is_checked_on_inputs_that_it_was_not_fitted_to(target, digits, monkeypatch, count):
+def test_the_encoding_is_validated_on_inputs_that_it_was_not_fitted_to(target, digits, monkeypatch, count):
     encoder = Encoder(target, digits.train[:count], replace(QUICK, bank=4))
     seen = []
     batch = Samples.batch
@@ -203,7 +203,7 @@ def test_a_bank_that_does_not_fit_the_memory_does_not_grow(target, digits, parti
     assert sizes[0] > sizes[1]
 
 
-def test_rows_are_the_same_one_by_one_as_together(target, digits, monkeypatch):
+def test_rows_computed_one_by_one_agree_with_rows_computed_together(target, digits, monkeypatch):
     x, vectors = digits.train.batch(range(3))[0], torch.randn(3, 2, 10, generator=torch.Generator().manual_seed(0))
     together = output_gradients(target, target.theta, target.fixed, x, vectors)
     whole = jacobian(target, target.theta, target.fixed, x[:1])
@@ -213,7 +213,7 @@ def test_rows_are_the_same_one_by_one_as_together(target, digits, monkeypatch):
     torch.testing.assert_close(jacobian(target, target.theta, target.fixed, x[:1]), whole, rtol=1e-4, atol=1e-5)
 
 
-def test_a_synset_moves_the_target_as_its_encoding_says(target, digits, synsets):
+def test_removing_a_group_takes_one_gradient_step_on_its_synset(target, digits, synsets):
     synset, _ = synsets
     models = Counterfactuals(target, synset)
     loss = F.cross_entropy(
@@ -293,7 +293,7 @@ def test_groups_that_are_complete_classes_share_the_synsets_of_the_classes(targe
     assert torch.equal(synset.targets, upper.targets)
 
 
-def test_the_fast_path_agrees_with_models_where_steps_are_small(target, digits, synsets):
+def test_the_fast_path_agrees_with_models_if_steps_are_small(target, digits, synsets):
     synset, _ = synsets
     models = Counterfactuals(target, synset)
     x = digits.test.batch(slice(0, 10))[0]
@@ -304,7 +304,7 @@ def test_the_fast_path_agrees_with_models_where_steps_are_small(target, digits, 
         exact, fast = small.outputs(removed, x) - base, small.outputs(removed, x, fast=True) - base
         apart.append(float((exact - fast).norm() / exact.norm()))
     assert apart[0] < 0.05
-    assert apart[0] < apart[1] / 2  # what is left out is of second order: a tenth is expected, but for rounding
+    assert apart[0] < apart[1] / 2  # the error is of second order, so a tenth is expected, apart from rounding
 
 
 def test_the_fast_path_adds_up_over_unions(target, digits, synsets):
@@ -363,13 +363,13 @@ def test_any_differentiable_network_can_be_distilled(digits, name):
         ({"samples": 0}, ["samples"]),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(refused, changes, words):
+def test_invalid_settings_are_refused(refused, changes, words):
     with refused(*words):
         Settings(**changes)
 
 
-def test_a_bank_does_not_grow_by_a_few_images(target, digits, monkeypatch):
-    """It cost as much as all before it to go from 408 images to 409."""
+def test_a_bank_grows_by_at_least_a_tenth(target, digits, monkeypatch):
+    """Each enlargement encodes all images again, so enlarging by one image costs as much as all of them."""
     encoder, counts = Encoder(target, digits.train, replace(QUICK, bank=None)), []
 
     def useless(encoder, images, responses, advance):

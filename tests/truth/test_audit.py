@@ -1,4 +1,4 @@
-"""The audit: what it measures, what it says about it, and what it leaves behind."""
+"""The audit: its figures, its verdict in words, its JSON, and the files it writes."""
 
 import io
 import json
@@ -42,7 +42,7 @@ SIZED = figure(1.0, 0.8, 1.2, 0.5)
 
 
 def made(other=True, **figures):
-    """An audit with these figures, good ones else."""
+    """An audit with the given figures; all other figures are good."""
     table = {name: figures.get(name, SIZED if name == "slope" else GOOD) for name in FIGURES}
     runs = {SAME: table} | ({OTHER: table} if other else {})
     return Audit(runs, ("0/1", "é/[2]"), 3, 2, (20, 30), 12, 0.25)
@@ -71,7 +71,7 @@ def effects(values):
 
 
 @pytest.mark.parametrize("orders", [1, 2, 3])
-def test_each_kind_of_run_is_compared_with_another_retraining(orders):
+def test_figures_of_the_same_and_of_other_batch_orders_are_compared_with_another_retraining(orders):
     random = np.random.default_rng(0)
     truth = random.normal(size=(12, 6))
     found, *true = (effects(truth + random.normal(size=(12, 6))) for _ in range(1 + orders))
@@ -116,7 +116,7 @@ def test_each_use_is_judged_by_its_figure(name, judged, opening):
     assert "\n" not in sentence
 
 
-def test_each_judgement_is_a_sentence_and_each_warning_too():
+def test_each_judgement_and_each_warning_is_a_sentence():
     audit = made(oracle_fraction=GOOD, rho=BAD, rho_global=WIDE, lds=NOISE, slope=figure(0.2, 0.1, 0.3, 0.5))
     parts = audit.sentence.split(". ")
     openings = (
@@ -145,7 +145,7 @@ def test_a_figure_without_a_value_is_not_judged():
 
 
 @pytest.mark.parametrize("name", USES)
-def test_a_score_as_poor_as_that_of_another_retraining_is_not_trusted(name):
+def test_a_poor_score_is_not_trusted_even_if_another_retraining_is_as_poor(name):
     others = {other: NONE for other in USES if other != name}
     poor = made(**others, **{name: figure(0.11, 0.01, 0.2, 0.1)}).sentence
     assert poor.startswith("It is as good as another retraining, which is poor here, so fewer and larger groups")
@@ -153,21 +153,21 @@ def test_a_score_as_poor_as_that_of_another_retraining_is_not_trusted(name):
 
 
 @pytest.mark.parametrize("name", USES)
-def test_the_bar_is_never_lower_where_another_retraining_is_poorer(name):
+def test_a_score_below_the_floor_is_never_trusted_however_poor_another_retraining_is(name):
     others = {other: NONE for other in USES if other != name}
     floor = FIGURES[name].floor
     for retrain in (0.11, floor, 0.7, 0.99):
         below = figure(floor - 0.01, floor / 2, floor + 0.01, retrain)
         assert not made(**others, **{name: below}).sentence.startswith("Trust it")
         assert made(**others, **{name: figure(0.99, 0.9, 1, retrain)}).sentence.startswith("Trust it")
-    better = figure(floor, floor / 2, 1, 0.11)  # than another retraining, and good enough
+    better = figure(floor, floor / 2, 1, 0.11)  # better than another retraining, and good enough
     assert made(**others, **{name: better}).sentence.startswith("Trust it")
 
 
 # --- as JSON ---
 
 
-def test_an_audit_shows_its_verdict_at_a_prompt():
+def test_the_repr_of_an_audit_shows_its_verdict():
     audit = made()
     assert repr(audit) == f"Audit: {audit.sentence}"
 
@@ -206,12 +206,12 @@ def test_an_audit_survives_json(audit):
         {"seconds": "long"},
     ],
 )
-def test_a_document_with_wrong_fields_is_refused(refused, change):
+def test_json_with_wrong_audit_fields_is_refused(refused, change):
     with refused("not an audit", "ddm audit"):
         Audit.from_dict(made().to_dict() | change)
 
 
-def test_an_audit_of_an_earlier_version_that_has_a_size_and_no_slope_is_read():
+def test_an_audit_of_an_earlier_version_with_a_size_instead_of_a_slope_is_read():
     values = made().to_dict() | {"size": 0.2}
     for figures in values["figures"].values():
         del figures["slope"]
@@ -222,7 +222,7 @@ def test_an_audit_of_an_earlier_version_that_has_a_size_and_no_slope_is_read():
 
 
 def shown(audit, capsys):
-    """Everything that people get to see of an audit's figures: table, report, notebook and plot."""
+    """Every output that shows an audit's figures: table, report, notebook and plot."""
     describe_audit(console(), audit)
     section = trust_section(audit)
     assert len(section["runs"][0]["rows"]) == len(audit.figures[SAME])
@@ -234,7 +234,7 @@ def shown(audit, capsys):
     }
 
 
-def test_a_figure_that_this_version_does_not_know_is_kept_and_shown_by_its_name(capsys):
+def test_an_unknown_figure_is_preserved_and_shown_by_its_name(capsys):
     values = made().to_dict()
     for figures in values["figures"].values():
         figures["later"] = figure(0.42, 0.3, 0.5, None)
@@ -245,7 +245,7 @@ def test_a_figure_that_this_version_does_not_know_is_kept_and_shown_by_its_name(
         assert "later" in text, where
 
 
-def test_a_figure_that_is_added_to_the_registry_appears_everywhere(capsys, monkeypatch):
+def test_a_figure_added_to_the_registry_appears_in_every_output(capsys, monkeypatch):
     added = Figure(
         name="added",
         label="my figure",
@@ -267,7 +267,7 @@ def test_a_figure_that_is_added_to_the_registry_appears_everywhere(capsys, monke
 
 
 @pytest.mark.parametrize("values", [None, [], "text", {}, 3])
-def test_a_document_that_is_no_audit_at_all_is_refused(refused, values):
+def test_json_that_is_not_an_audit_is_refused(refused, values):
     with refused("not an audit"):
         Audit.from_dict(values)
 
@@ -276,7 +276,7 @@ def test_a_document_that_is_no_audit_at_all_is_refused(refused, values):
 
 
 @pytest.mark.parametrize("audit", [made(), made(lds=NONE, rho=figure(0.2, None, None, None))])
-def test_the_picture_has_a_row_for_each_figure_that_was_measured(audit):
+def test_the_plot_has_a_row_for_each_measured_figure(audit):
     picture = audit.plot()
     measured = [name for name, one in audit.figures[SAME].items() if one["value"] is not None]
     assert [label.get_text() for label in picture.axes[0].get_yticklabels()] == [label_of(name) for name in measured]
@@ -290,12 +290,12 @@ def test_the_picture_has_a_row_for_each_figure_that_was_measured(audit):
 
 @pytest.fixture
 def audited(datamodel, monkeypatch):
-    """The shared datamodel, which forgets afterwards what an audit found."""
+    """The shared datamodel; its audit is reset after the test."""
     monkeypatch.setattr(datamodel, "audited", None)
     return datamodel
 
 
-def test_an_audit_has_figures_for_both_runs_and_leaves_nothing_behind(audited, digits, tmp_path, monkeypatch):
+def test_an_audit_has_figures_for_both_runs_and_leaves_no_temporary_files(audited, digits, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     found = audited.audit(digits.test[:10], validation=digits.validation, retrain=2, unions=2, workers=1)
     assert audited.audited is found
@@ -382,13 +382,13 @@ def test_one_group_cannot_be_audited(target, digits, refused):
 
 
 @pytest.mark.filterwarnings("ignore:the synsets")  # of one step
-def test_an_audit_of_few_groups_retrains_without_all_of_them(target, digits):
+def test_an_audit_of_few_groups_retrains_without_each_of_them(target, digits):
     two = ddm.DistilledDatamodel.fit(
         target, digits.train, partition=np.arange(len(digits.train)) % 2, curvature=32, bank=4
     )
     found = two.audit(digits.test[:5], retrain=9, unions=3, workers=1)
     assert found.groups == two.partition.names
-    assert found.trainings == (1 + 2) * 2  # half of two groups is one of them again
+    assert found.trainings == (1 + 2) * 2  # each union, half of two groups, is one of the single groups
 
 
 def test_a_target_of_the_users_own_loop_is_audited_with_a_retraining_function(target, digits, refused):

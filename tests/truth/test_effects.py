@@ -1,4 +1,4 @@
-"""Effects against plain formulas, the datamodel's own answers, and models with a closed form."""
+"""Effects, compared with plain formulas, with the datamodel's own answers and with a model in closed form."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_loss_and_margin_are_logarithms_of_the_probability_of_the_right_class():
     assert effects.log_odds(some, LABELS).numpy() == pytest.approx(np.log(right / (1 - right)), rel=1e-9)
 
 
-def test_everything_is_computed_in_float64():
+def test_effects_are_computed_in_float64():
     some = logits(4, 3)
     for values in (
         effects.shift(some, some + 1),
@@ -76,7 +76,7 @@ def test_saturated_logits_stay_finite():
     assert effects.shift(some, some.flip(0)).tolist() == pytest.approx([2, 2])
 
 
-# --- what is asked ---
+# --- queries ---
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_single_groups_are_removed_before_unions(asked):
     assert torch.equal(few.inputs(), torch.cat([asked.test.batch()[0], asked.validation.batch()[0]]))
 
 
-# --- predicted ---
+# --- predicted effects ---
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_predicted_margins_equal_those_of_the_counterfactual_networks(datamodel,
         assert found == pytest.approx((without - base).numpy(), rel=1e-3, abs=1e-4)
 
 
-def test_the_effects_of_some_groups_are_rows_of_all(datamodel, asked, predicted):
+def test_the_effects_of_some_groups_are_rows_of_the_effects_of_all_groups(datamodel, asked, predicted):
     chosen = np.array([2, 11, 29])
     alone = effects.predict_effects(
         datamodel._clusters, EffectQuery(asked.test, asked.validation, chosen, asked.unions)
@@ -133,7 +133,7 @@ def test_the_effects_of_some_groups_are_rows_of_all(datamodel, asked, predicted)
     assert of.validation.shape == (3,)
 
 
-# --- retrained ---
+# --- measured effects ---
 
 
 class Means:
@@ -186,7 +186,7 @@ def test_measured_effects_equal_the_closed_form_of_a_model_of_class_means(tmp_pa
             assert found.validation[row] == pytest.approx((loss - loss_before)[5:16].mean(), abs=1e-6)
 
 
-def test_measured_effects_compare_trainings_of_the_same_batch_order(tmp_path):
+def test_measured_effects_compare_retrainings_with_the_same_batch_order(tmp_path):
     data = ddm.datasets.load("digits", limit=120)
     network, recipe = ddm.networks.ConvNet(width=4, depth=1), ddm.Recipe(epochs=2, batch_size=32)
     target = ddm.train(network, data.train, recipe)

@@ -1,4 +1,4 @@
-"""The figures of fidelity mean what they say: chance, perfection, ties, intervals and the ceiling of noise."""
+"""The figures of fidelity for random and perfect predictions and for ties, their intervals, and the noise ceiling."""
 
 import math
 
@@ -25,7 +25,7 @@ def normal(*shape, seed=0):
 
 
 def effects(values):
-    """Effects that are the same ``(K, m)`` everywhere."""
+    """Effects of every kind, all from the same values ``(K, m)``."""
     return Effects(np.abs(values), values, values[:, 0], values, values[0])
 
 
@@ -40,7 +40,7 @@ def margins(values):
 def test_the_true_effects_score_an_oracle_fraction_of_one():
     true = np.abs(normal(12, 30))
     assert oracle_fraction(true, true) == 1
-    assert oracle_fraction(np.exp(5 * true), true) == 1  # only the order counts
+    assert oracle_fraction(np.exp(5 * true), true) == 1  # only the order of the predictions matters
 
 
 def test_the_worst_groups_score_below_chance():
@@ -134,7 +134,7 @@ def test_intervals_are_seeded_and_lie_around_the_value():
 
 def test_intervals_cover_the_true_correlation_about_as_often_as_they_say():
     r = 0.6
-    population = 6 / np.pi * np.arcsin(r / 2)  # Spearman's of two normal variables
+    population = 6 / np.pi * np.arcsin(r / 2)  # Spearman's correlation of two normal variables
     covered = 0
     for seed in range(20):
         true, noise = normal(2, 40, 1, seed=seed)
@@ -164,7 +164,7 @@ def test_figures_of_unions_are_undefined_without_unions():
 
 @pytest.mark.parametrize("orders", [2, 4])
 @pytest.mark.parametrize("noise", [0.3, 1.0, 2.0])
-def test_the_effect_without_noise_scores_the_ceiling(orders, noise):
+def test_the_noise_free_effect_scores_the_ceiling(orders, noise):
     truth = normal(1500, 4)
     copies = [effects(truth + noise * normal(1500, 4, seed=1 + order)) for order in range(orders)]
     ceiling = noise_ceilings(copies)
@@ -172,7 +172,7 @@ def test_the_effect_without_noise_scores_the_ceiling(orders, noise):
     assert set(ceiling) == {"rho", "rho_global", "lds"}
     for name, value in ceiling.items():
         assert value == pytest.approx(scores[name], abs=0.05)
-    # a noisy copy scores less: the square
+    # a noisy copy scores only the square of the ceiling
     assert score_figures(copies[1], copies[0])["rho"] == pytest.approx(ceiling["rho"] ** 2, abs=0.05)
 
 

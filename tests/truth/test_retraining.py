@@ -1,4 +1,4 @@
-"""Exact unlearning: what training again gives, kept as soon as it exists, whatever happens to the process."""
+"""Exact unlearning: retrained models are exact, saved as soon as training ends, and reused after a kill."""
 
 import functools
 import os
@@ -45,7 +45,7 @@ def models(folder):
     return sorted(path.name for path in folder.glob("*.safetensors"))
 
 
-# --- what it gives ---
+# --- retrained models ---
 
 
 def test_retraining_equals_training_without_the_rows_bit_for_bit(target, samples, tmp_path):
@@ -85,11 +85,11 @@ def test_outputs_use_the_statistics_of_the_retrained_model(samples, tmp_path):
     assert torch.equal(found, again(x).detach())
 
 
-# --- what is kept ---
+# --- saved models ---
 
 
 class Loop:
-    """A training loop of the user's own, which counts what it is asked for."""
+    """The user's own training loop, which counts its calls."""
 
     def __init__(self, folder, start):
         self.folder, self.start, self.asked, self.seen = folder, start, [], []
@@ -105,7 +105,7 @@ class Loop:
 
 @pytest.fixture
 def own(tmp_path):
-    """A target of a loop of the user's own, what it was trained on, and the loop."""
+    """A target trained by the user's own loop, its training samples, and the loop."""
     random = np.random.default_rng(0)
     samples = ddm.Samples.from_arrays(random.normal(size=(20, 2)), np.arange(20) % 2)
     network = nn.Linear(2, 2)
@@ -123,7 +123,7 @@ def test_a_target_of_the_users_own_loop_is_retrained_by_that_loop(own, tmp_path)
     assert torch.allclose(outputs[1], expected + torch.tensor([20.0, 2.0]))
 
 
-def test_a_target_of_the_users_own_loop_cannot_be_retrained_without_it(own, tmp_path, refused):
+def test_a_target_of_the_users_own_loop_cannot_be_retrained_without_that_loop(own, tmp_path, refused):
     target, samples, _ = own
     with refused("loop of your own", "by=", "retrain=", "positions"):
         Retraining(target, samples, tmp_path)
@@ -182,7 +182,7 @@ def test_saved_models_of_another_training_are_not_used(target, samples, tmp_path
     assert len(models(tmp_path)) == 2
 
 
-def test_a_truncated_model_is_refused_by_name(target, samples, tmp_path, refused):
+def test_a_truncated_model_is_refused_and_the_message_names_the_file(target, samples, tmp_path, refused):
     retraining = Retraining(target, samples, tmp_path, workers=1)
     retraining.run([ROWS], [0])
     path = next(tmp_path.glob("*.safetensors"))
@@ -223,7 +223,7 @@ def test_a_killed_retraining_resumes_to_the_same_results(target, samples, tmp_pa
         while len(models(killed)) < 3:
             assert process.poll() is None
             for name in models(killed):
-                read_tensors(killed / name)  # what is visible is whole
+                read_tensors(killed / name)  # every visible file is complete
             time.sleep(0.005)
     finally:
         process.send_signal(signal.SIGKILL)
@@ -243,7 +243,7 @@ def test_a_killed_retraining_resumes_to_the_same_results(target, samples, tmp_pa
 
 
 def function(body, **known):
-    """A function of the user's own, as if its file had been edited."""
+    """The user's own retraining function with this body, as if its source file had been edited."""
     known = {"nn": nn, "torch": torch, **known}
     exec(f"def retrain(rows, order, bias=1.0):\n    network = nn.Linear(2, 2)\n    {body}\n    return network", known)
     return known["retrain"]
@@ -259,7 +259,7 @@ def closing_over(value):
 
 
 class Trainer:
-    """A loop of the user's own that is an object with settings."""
+    """The user's own training loop as an object with settings."""
 
     def __init__(self, lr):
         self.lr, self.log = lr, []
@@ -270,7 +270,7 @@ class Trainer:
 
 
 def of_class(width):
-    """A loop that makes a network of a class of the user's own."""
+    """A training loop that builds a network from the user's own class."""
     known = {"nn": nn, "__name__": "mine"}
     made = f"self.layer = nn.Linear(2, {width})"
     exec(f"class Mine(nn.Module):\n    def __init__(self):\n        super().__init__()\n        {made}", known)
@@ -317,7 +317,7 @@ def test_models_are_reused_if_the_loop_only_moves_in_its_file(own, tmp_path):
 
 
 def test_models_are_reused_if_the_loop_calls_the_target_which_caches_results(own, tmp_path):
-    """The target changes as it is used: it keeps what it has computed."""
+    """The target changes while it is used, because it caches what it has computed."""
     target, samples, _ = own
 
     def retrain(rows, order):
