@@ -37,20 +37,20 @@ labels = st.lists(st.integers(0, len(CLASSES) - 1), min_size=1, max_size=40)
 clusters = st.integers(1, 6)
 
 
-def check(found, data, most):
+def check(result, data, most):
     """Assert the properties of every partition with at most ``most`` groups per class."""
-    assert found.groups.shape == (len(data),)
-    assert np.array_equal(np.unique(found.groups), np.arange(len(found)))
-    assert found.sizes.sum() == len(data)
-    assert found.sizes.min() >= 1
-    assert found.shares.sum() == pytest.approx(1)
-    assert np.array_equal(found.parents[found.groups], data.labels.numpy())
-    assert len(set(found.names)) == len(found)
-    for number, name in enumerate(found.names):
-        assert name.rpartition("/")[0] == data.classes[found.parents[number]]
-        assert found.index(name) == found.index(number) == number
-    assert np.bincount(found.parents).max() <= most
-    assert sorted(np.concatenate([found.members(k) for k in range(len(found))])) == list(range(len(data)))
+    assert result.groups.shape == (len(data),)
+    assert np.array_equal(np.unique(result.groups), np.arange(len(result)))
+    assert result.sizes.sum() == len(data)
+    assert result.sizes.min() >= 1
+    assert result.shares.sum() == pytest.approx(1)
+    assert np.array_equal(result.parents[result.groups], data.labels.numpy())
+    assert len(set(result.names)) == len(result)
+    for number, name in enumerate(result.names):
+        assert name.rpartition("/")[0] == data.classes[result.parents[number]]
+        assert result.index(name) == result.index(number) == number
+    assert np.bincount(result.parents).max() <= most
+    assert sorted(np.concatenate([result.members(k) for k in range(len(result))])) == list(range(len(data)))
 
 
 @pytest.fixture(autouse=True)
@@ -64,23 +64,23 @@ def quiet():
 @given(labels, clusters, st.sampled_from([1, 2, 5, None]), st.integers(0, 3))
 def test_kmeans_puts_every_sample_in_one_group_of_its_class(labels, clusters, distinct, seed):
     data, points = samples(labels), features(len(labels), distinct, seed)
-    found = partition.kmeans(data, points, clusters, seed)
-    check(found, data, clusters)
+    result = partition.kmeans(data, points, clusters, seed)
+    check(result, data, clusters)
     for label in set(labels):
         mine = points[np.array(labels) == label]
         expected = min(clusters, len(np.unique(mine, axis=0)))
-        assert (found.parents == label).sum() == expected
+        assert (result.parents == label).sum() == expected
 
 
 @given(labels, clusters)
 def test_sequential_groups_have_equal_size_and_follow_the_order_of_the_training_set(labels, clusters):
     data = samples(labels)
-    found = partition.sequential(data, clusters)
-    check(found, data, clusters)
+    result = partition.sequential(data, clusters)
+    check(result, data, clusters)
     for label in set(labels):
         rows = np.flatnonzero(np.array(labels) == label)
-        assert (np.diff(found.groups[rows]) >= 0).all()
-        sizes = found.sizes[found.parents == label]
+        assert (np.diff(result.groups[rows]) >= 0).all()
+        sizes = result.sizes[result.parents == label]
         assert len(sizes) == min(clusters, len(rows))
         assert sizes.max() - sizes.min() <= 1
 
@@ -88,10 +88,10 @@ def test_sequential_groups_have_equal_size_and_follow_the_order_of_the_training_
 @given(labels)
 def test_classwise_makes_one_group_per_class_that_has_samples(labels):
     data = samples(labels)
-    found = partition.classwise(data)
-    assert found.names == tuple(CLASSES[label] for label in sorted(set(labels)))
-    assert found.sizes.tolist() == [labels.count(label) for label in sorted(set(labels))]
-    assert np.array_equal(found.parents[found.groups], labels)
+    result = partition.classwise(data)
+    assert result.names == tuple(CLASSES[label] for label in sorted(set(labels)))
+    assert result.sizes.tolist() == [labels.count(label) for label in sorted(set(labels))]
+    assert np.array_equal(result.parents[result.groups], labels)
 
 
 @given(labels, clusters)
@@ -107,44 +107,44 @@ def test_by_class_joins_the_groups_of_each_class(labels, clusters):
 
 @given(labels, clusters, st.data())
 def test_a_mask_accepts_numbers_and_names_of_groups(labels, clusters, data):
-    found = partition.sequential(samples(labels), clusters)
-    chosen = data.draw(st.sets(st.integers(0, len(found) - 1)))
-    named = [data.draw(st.sampled_from([k, np.int64(k), found.names[k]])) for k in sorted(chosen)]
-    assert np.flatnonzero(found.mask(named)).tolist() == sorted(chosen)
-    assert found.mask(named).dtype == bool
-    assert np.flatnonzero(found.mask(iter(named))).tolist() == sorted(chosen)
+    result = partition.sequential(samples(labels), clusters)
+    chosen = data.draw(st.sets(st.integers(0, len(result) - 1)))
+    named = [data.draw(st.sampled_from([k, np.int64(k), result.names[k]])) for k in sorted(chosen)]
+    assert np.flatnonzero(result.mask(named)).tolist() == sorted(chosen)
+    assert result.mask(named).dtype == bool
+    assert np.flatnonzero(result.mask(iter(named))).tolist() == sorted(chosen)
 
 
 def test_a_mask_of_one_group_needs_no_list():
-    found = partition.sequential(samples([0, 0, 1, 1]), 2)
+    result = partition.sequential(samples([0, 0, 1, 1]), 2)
     for group in (2, np.int64(2), "2", "bee/0"):
-        assert found.mask(group).tolist() == [False, False, True, False]
+        assert result.mask(group).tolist() == [False, False, True, False]
 
 
 def test_a_string_is_a_name_first_and_a_number_that_is_the_name_of_another_group_is_refused(refused):
-    found = partition.classwise(samples([0, 2, 4]))
-    assert found.names == ("ant", "7", "0")
-    assert found.index("0") == 2
-    assert found.index("1") == 1
+    result = partition.classwise(samples([0, 2, 4]))
+    assert result.names == ("ant", "7", "0")
+    assert result.index("0") == 2
+    assert result.index("1") == 1
     with refused("'0'", "'ant'"):
-        found.index(0)
+        result.index(0)
 
 
 @pytest.mark.parametrize("group", ["ant/9", "ant", "", "-1", -1, 4, "4", "1.0", 1.5, None, ("ant", 0)])
 def test_groups_that_do_not_exist_are_refused(group, refused):
-    found = partition.sequential(samples([0, 0, 1, 1]), 2)
+    result = partition.sequential(samples([0, 0, 1, 1]), 2)
     with refused("there is no group", "0 to 3", "ant/0", "bee/1"):
-        found.index(group)
+        result.index(group)
 
 
 def test_kmeans_finds_well_separated_clusters():
     rng = np.random.default_rng(0)
     cluster = rng.integers(0, 3, 60)
     points = np.eye(3)[cluster] * 10 + rng.normal(size=(60, 3)) * 0.1
-    found = partition.kmeans(samples([0, 1] * 30), points, 3)
+    result = partition.kmeans(samples([0, 1] * 30), points, 3)
     for label in (0, 1):
         rows = np.arange(60) % 2 == label
-        pairs = set(zip(cluster[rows].tolist(), found.groups[rows].tolist(), strict=True))
+        pairs = set(zip(cluster[rows].tolist(), result.groups[rows].tolist(), strict=True))
         assert len(pairs) == 3
 
 
@@ -161,15 +161,15 @@ def test_fewer_samples_than_clusters_gives_fewer_clusters_and_names_the_class(ho
     data = samples([0, 0, 0, 1, 2, 2, 2])
     arguments = (features(7), 3) if how == "kmeans" else (3,)
     with pytest.warns(UserWarning, match=r"3 clusters in 1 class.*bee \(1\)"):
-        found = getattr(partition, how)(data, *arguments)
-    assert np.bincount(found.parents).tolist() == [3, 1, 3]
+        result = getattr(partition, how)(data, *arguments)
+    assert np.bincount(result.parents).tolist() == [3, 1, 3]
 
 
 def test_duplicated_points_give_fewer_clusters_and_name_the_class():
     points = np.array([[0.0], [0.0], [1.0], [1.0], [5.0], [6.0], [7.0], [8.0]])
     with pytest.warns(UserWarning, match=r"ant \(2\)"):
-        found = partition.kmeans(samples([0] * 4 + [1] * 4), points, 4)
-    assert found.groups[0] == found.groups[1] != found.groups[2] == found.groups[3]
+        result = partition.kmeans(samples([0] * 4 + [1] * 4), points, 4)
+    assert result.groups[0] == result.groups[1] != result.groups[2] == result.groups[3]
 
 
 def test_enough_samples_give_no_warning():
@@ -200,36 +200,37 @@ def test_two_classes_with_the_same_name_are_refused(refused):
 @given(st.lists(st.tuples(st.integers(0, 2), st.text(max_size=3)), min_size=1, max_size=20))
 def test_the_users_groups_keep_their_names_and_samples(pairs):
     labels, groups = [label for label, _ in pairs], [group for _, group in pairs]
-    found = partition.from_groups(samples(labels), groups)
+    result = partition.from_groups(samples(labels), groups)
     # numpy drops NULs at the end of strings
-    assert [found.names[k] for k in found.groups] == [group.rstrip("\0") for group in groups]
-    assert found.sizes.min() >= 1
+    assert [result.names[k] for k in result.groups] == [group.rstrip("\0") for group in groups]
+    assert result.sizes.min() >= 1
     nested = all(
-        len({label for label, other in zip(labels, found.groups, strict=True) if other == k}) == 1 for k in found.groups
+        len({label for label, other in zip(labels, result.groups, strict=True) if other == k}) == 1
+        for k in result.groups
     )
-    assert (found.parents is not None) == nested
+    assert (result.parents is not None) == nested
     if nested:
-        assert np.array_equal(found.parents[found.groups], labels)
+        assert np.array_equal(result.parents[result.groups], labels)
 
 
 def test_groups_within_classes_can_be_joined_by_class():
-    found = partition.from_groups(samples([0, 0, 1, 2]), ["x", "y", "z", "w"])
-    assert found.names == ("w", "x", "y", "z")
-    assert found.by_class().names == ("ant", "bee", "7")
+    result = partition.from_groups(samples([0, 0, 1, 2]), ["x", "y", "z", "w"])
+    assert result.names == ("w", "x", "y", "z")
+    assert result.by_class().names == ("ant", "bee", "7")
 
 
 def test_groups_that_cut_across_classes_cannot_be_joined_by_class():
-    found = partition.from_groups(samples([0, 0, 1, 1]), ["monday", "tuesday", "monday", "tuesday"])
-    assert found.parents is None
-    assert found.by_class() is None
-    assert found.members("monday").tolist() == [0, 2]
+    result = partition.from_groups(samples([0, 0, 1, 1]), ["monday", "tuesday", "monday", "tuesday"])
+    assert result.parents is None
+    assert result.by_class() is None
+    assert result.members("monday").tolist() == [0, 2]
 
 
 def test_groups_may_be_numbers_with_gaps_or_dates():
-    found = partition.from_groups(samples([0, 0, 0]), np.array([30, 10, 30]))
-    assert found.names == ("10", "30")
-    assert found.groups.tolist() == [1, 0, 1]
-    assert found.index("30") == 1
+    result = partition.from_groups(samples([0, 0, 0]), np.array([30, 10, 30]))
+    assert result.names == ("10", "30")
+    assert result.groups.tolist() == [1, 0, 1]
+    assert result.index("30") == 1
     dates = np.array(["2024-01-02", "2023-05-06", "2024-01-02"], dtype="datetime64[D]")
     assert partition.from_groups(samples([0, 0, 0]), dates).names == ("2023-05-06", "2024-01-02")
 
@@ -270,11 +271,11 @@ def test_a_partition_of_other_samples_or_an_unknown_kind_is_refused(target, digi
 
 
 def test_features_come_from_the_targets_penultimate_layer(target, digits):
-    found = features_of(digits.train, None, target, batch_size=64)
+    result = features_of(digits.train, None, target, batch_size=64)
     with torch.no_grad():
         expected = penultimate(target.network, digits.train.batch()[0])
-    torch.testing.assert_close(torch.from_numpy(found), expected)
-    assert found.shape == (300, target.network.classifier.in_features)
+    torch.testing.assert_close(torch.from_numpy(result), expected)
+    assert result.shape == (300, target.network.classifier.in_features)
 
 
 def test_features_can_come_from_a_target_in_double_precision(digits):
@@ -284,9 +285,9 @@ def test_features_can_come_from_a_target_in_double_precision(digits):
 
 
 def test_features_can_come_from_a_callable(digits):
-    found = features_of(digits.train, lambda x: x.mean(1), batch_size=7)
-    assert found.shape == (300, 64)
-    np.testing.assert_array_equal(found, digits.train.batch()[0].flatten(1).numpy())
+    result = features_of(digits.train, lambda x: x.mean(1), batch_size=7)
+    assert result.shape == (300, 64)
+    np.testing.assert_array_equal(result, digits.train.batch()[0].flatten(1).numpy())
 
 
 def test_features_can_come_from_a_module_in_evaluation_mode_which_is_then_restored(digits):
@@ -301,10 +302,10 @@ def test_features_can_come_from_a_module_in_evaluation_mode_which_is_then_restor
 
 def test_kmeans_uses_the_given_features(target, digits):
     sign = torch.arange(300) % 2
-    found = make_partition(target, digits.train, "kmeans", 2, features=lambda x: sign[:, None].float())
+    result = make_partition(target, digits.train, "kmeans", 2, features=lambda x: sign[:, None].float())
     for label in range(10):
         rows = digits.train.labels.numpy() == label
-        assert len(set(zip(sign[rows].tolist(), found.groups[rows].tolist(), strict=True))) == 2
+        assert len(set(zip(sign[rows].tolist(), result.groups[rows].tolist(), strict=True))) == 2
 
 
 @pytest.mark.parametrize(
@@ -350,10 +351,10 @@ def saved_vit(folder, **options):
 @pytest.mark.parametrize("channels", [1, 3])
 def test_features_can_come_from_a_pretrained_network(channels, tmp_path, digits):
     name = saved_vit(tmp_path / "vit", num_channels=channels)
-    found = features_of(digits.train[:20], name)
-    assert found.shape == (20, 8)
-    assert len(np.unique(found, axis=0)) == 20
-    np.testing.assert_allclose(found, features_of(digits.train[:20], name, batch_size=6), atol=1e-5)
+    result = features_of(digits.train[:20], name)
+    assert result.shape == (20, 8)
+    assert len(np.unique(result, axis=0)) == 20
+    np.testing.assert_allclose(result, features_of(digits.train[:20], name, batch_size=6), atol=1e-5)
 
 
 def test_images_are_resized_to_the_input_size_of_the_pretrained_network(tmp_path):

@@ -348,16 +348,16 @@ def test_bfloat16_is_checked_once_per_process(no_bfloat16, monkeypatch):
 def test_mixed_precision_computes_logits_in_bfloat16_and_updates_float32_parameters():
     recipe = Recipe(epochs=1, lr=0.1, batch_size=7, checkpoint_every=1)
     x, y = samples().batch(batches_of(recipe)[0])
-    found = train(linear(), samples(), replace(recipe, amp=True)).trajectory[1]
+    result = train(linear(), samples(), replace(recipe, amp=True)).trajectory[1]
     network = linear()
     with torch.autocast("cpu", torch.bfloat16):
         logits = network(x)
     assert logits.dtype == torch.bfloat16
     F.cross_entropy(logits.float(), y).backward()
     expected = {name: p.detach() - 0.1 * p.grad for name, p in network.named_parameters()}
-    assert {tensor.dtype for tensor in found.values()} == {torch.float32}
-    torch.testing.assert_close(found, expected)
-    assert not same_tensors(found, train(linear(), samples(), recipe).trajectory[1])
+    assert {tensor.dtype for tensor in result.values()} == {torch.float32}
+    torch.testing.assert_close(result, expected)
+    assert not same_tensors(result, train(linear(), samples(), recipe).trajectory[1])
 
 
 def test_a_recipe_without_mixed_precision_does_not_store_the_option():
@@ -400,10 +400,10 @@ def assert_resumes(kills, every, how, network):
                 train(network(), samples(), recipe, loss=watched, directory=folder)
             except Killed:
                 assert len(watched.batches) == until
-        found = train(network(), samples(), recipe, directory=folder)
-        assert same(expected.trajectory, found.trajectory)
+        result = train(network(), samples(), recipe, directory=folder)
+        assert same(expected.trajectory, result.trajectory)
         assert same(expected.trajectory, Trajectory.open(folder))
-        assert torch.equal(expected.outputs(samples().batch()[0]), found.outputs(samples().batch()[0]))
+        assert torch.equal(expected.outputs(samples().batch()[0]), result.outputs(samples().batch()[0]))
 
 
 @pytest.mark.parametrize("every", [None, 3])
@@ -499,8 +499,8 @@ def test_a_damaged_progress_file_is_refused(tmp_path, refused):
 
 def test_a_new_training_deletes_the_checkpoints_of_an_unfinished_one(tmp_path):
     train_until_killed(4, linear(), samples(), Recipe(epochs=1, batch_size=5, checkpoint_every=1), directory=tmp_path)
-    found = train(linear(), samples(), Recipe(epochs=1, batch_size=5), directory=tmp_path).trajectory
-    assert same(found, Trajectory.open(tmp_path))
+    result = train(linear(), samples(), Recipe(epochs=1, batch_size=5), directory=tmp_path).trajectory
+    assert same(result, Trajectory.open(tmp_path))
 
 
 def test_a_folder_that_cannot_be_created_is_refused(tmp_path, refused):

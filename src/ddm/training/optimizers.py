@@ -40,7 +40,7 @@ class Optimizer(ABC):
     stored: ClassVar[frozenset[str]]
     """Names of the values that torch's optimizer stores for a parameter between steps."""
 
-    takes_momentum: ClassVar[bool] = True
+    uses_momentum: ClassVar[bool] = True
     """True if the optimizer uses the recipe's momentum."""
 
     scales_parameters: ClassVar[bool] = False
@@ -57,7 +57,7 @@ class Optimizer(ABC):
     @classmethod
     def check(cls, recipe: Recipe) -> None:
         """Refuse a recipe with settings that this optimizer does not have."""
-        if recipe.momentum and not cls.takes_momentum:
+        if recipe.momentum and not cls.uses_momentum:
             raise InputError(f"{cls.__name__} does not use the recipe's momentum: leave momentum at 0.")
 
     @staticmethod
@@ -145,7 +145,7 @@ class Adam(Optimizer):
     """Adam. Weight decay is added to the gradient, unlike in AdamW."""
 
     stored = frozenset({"step", "exp_avg", "exp_avg_sq"})
-    takes_momentum = False
+    uses_momentum = False
     scales_parameters = True
 
     @staticmethod
