@@ -1,4 +1,4 @@
-"""Gradients, and the curvature of the training loss with solves.
+"""Gradients, and linear solves with the curvature of the training loss.
 
 ``pooled_curvature`` chooses the estimate; ``protocol.Curvature`` says what every estimate offers.
 """
@@ -31,7 +31,7 @@ def pooled_curvature(
     """The curvature of the training loss, pooled over checkpoints with weights ω ``(T,)``, plus the damping.
 
     damping: λ, or one value for each parameter ``(P,)``
-    rows:    samples to estimate it from; None chooses
-    memory:  GiB that it may take
+    rows:    number of random rows that estimate the curvature; None chooses by the size of the network
+    memory:  maximum GiB for these rows
     """
     return SampledCurvature(target, samples, checkpoints, weights, damping, rows, memory, seed)

@@ -17,10 +17,10 @@ from ddm.data.samples import Samples
 from ddm.training.target import Target
 
 _NORM_SAMPLES = 512
-"""Training samples whose gradient norms set the limit."""
+"""Maximum number of training samples from whose gradient norms the limit C is computed."""
 
 _BATCH = 128
-"""Maximum samples whose gradients are in memory together."""
+"""Maximum number of samples whose gradients are in memory at once."""
 
 
 def sample_gradients(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:

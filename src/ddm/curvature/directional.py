@@ -13,7 +13,7 @@ from torch import Tensor
 from ddm.training.target import Loss, Target
 
 _WIDTH = 1e-3
-"""Width of the difference, as a fraction of ‖θ‖."""
+"""Length of the step to either side in the central difference, as a fraction of ‖θ‖."""
 
 
 def logits_along(

@@ -80,7 +80,7 @@ def together(target: Target, each: int) -> int:
 def _one_by_one(
     target: Target, theta: Tensor, fixed: Mapping[str, Tensor], inputs: Tensor, vectors: Tensor, into: Tensor
 ) -> None:
-    """Jᵀa ``(c, P)`` of one input without ``vmap``. Gradients by tensor are faster than by one vector θ."""
+    """Jᵀa ``(c, P)`` of one input without ``vmap``. Differentiating by tensors is faster than by the flat vector θ."""
     trained = {name: part.detach().requires_grad_() for name, part in target.flat.unflatten(theta).items()}
     with torch.enable_grad():
         outputs = target.flat.apply(trained, fixed, inputs[None])[0]

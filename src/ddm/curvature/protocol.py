@@ -1,8 +1,8 @@
-"""What every estimate of the curvature offers: a solve, a quadratic form, and what they cost.
+"""The methods of every estimate of the curvature: a solve, a quadratic form, and their cost.
 
 The response of a group solves ``(Ḡ + Λ) d = ḡ``, with Ḡ the curvature of the training loss pooled over the trajectory
-and Λ the damping. The stages below ask for a curvature by ``ddm.curvature.pooled_curvature`` and use it through this
-protocol alone, so that another estimate of Ḡ is one more file in this folder.
+and Λ the damping. Later stages get a curvature from ``ddm.curvature.pooled_curvature`` and use only the methods of this
+protocol. So a new estimate of Ḡ needs just one more file in this folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ddm.compute.progress import Advance
 
 @dataclass(frozen=True)
 class Cost:
-    """What solves with a curvature take.
+    """The cost of solving with a curvature.
 
     rows:            backward passes of single samples before the first solve, recomputations included
     rows_per_solve:  backward passes that each solve repeats
@@ -42,10 +42,10 @@ class Curvature(Protocol):
 
     @property
     def cost(self) -> Cost:
-        """What preparing and solving take, known before any work is done."""
+        """The cost of preparing and solving, known before any work is done."""
 
     def prepare(self, advance: Advance = ...) -> None:
-        """Compute what all solves share; ``advance`` counts rows."""
+        """Compute the parts that all solves share, such as a factorisation; ``advance`` counts rows."""
 
     def solve(self, right: Tensor) -> Tensor:
         """(Ḡ + Λ)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``."""
@@ -54,4 +54,4 @@ class Curvature(Protocol):
         """dᵀ(Ḡ' + Λ)d ``(B,)`` of directions ``(B, P)``, with Ḡ' from samples or signs that the solve has not seen."""
 
     def try_rows(self) -> int:
-        """Compute a few rows, discard them and return their number: for measuring how long one takes."""
+        """Compute a few rows, discard them and return their number. Callers measure the time of a row with it."""

@@ -28,13 +28,13 @@ _LARGE = 2**20
 """Networks with more parameters than this get fewer rows."""
 
 _MIN_HELD_OUT = 128
-"""Samples held out where there are fewer samples than rows, unless this is more than a fifth of them."""
+"""Samples held out if there are fewer samples than rows, but at most a fifth of all samples."""
 
 
 class CurvatureRows:
     """The rows of a target on its training samples. Iterating again gives the same rows again.
 
-    checkpoints: where the curvature is pooled, with their weights ω ``(T,)``, Σω = 1
+    checkpoints: those over which the curvature is pooled, with weights ω ``(T,)``, Σω = 1
     count:       M, the number of rows, rounded so that every checkpoint has equally many
     held_out:    the last ``held_out`` rows of each checkpoint use samples that its other rows do not use
     keep:        hold the rows in memory after the first pass
@@ -121,9 +121,10 @@ def draw_in_rounds(count: int, wanted: int, generator: torch.Generator) -> Tenso
 
 
 def _split(order: Tensor, first: int, last: int) -> Tensor:
-    """``first`` of the positions in ``order (n,)`` and then ``last`` others, each repeated where there are too few.
+    """``first`` positions from ``order (n,)``, then ``last`` held-out positions that are not among the first.
 
-    The others are the positions that the first leave over, but at least _MIN_HELD_OUT of them or a fifth of all.
+    At least _MIN_HELD_OUT positions are held out, or a fifth of all if that is fewer. Positions are repeated where
+    there are too few.
     """
     if len(order) < 2:
         return order.repeat(first + last)

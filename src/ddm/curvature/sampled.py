@@ -31,20 +31,20 @@ _SOLVE_WORK = 2e12
 """Maximum multiplications of a dense solve by default: half a minute on one core."""
 
 _WORK_PER_PASS = 2e3
-"""Maximum multiplications by default, per parameter and per sample that the training passed: two trainings of a small
-network."""
+"""Maximum multiplications of a dense solve by default, for each parameter and each sample that the training processed
+(samples × epochs). For a small network this takes as long as two trainings."""
 
 _FRESH_ROWS = 1024
-"""Rows that the solve has not seen, for the quadratic form; large networks have fewer."""
+"""Number of rows for the quadratic form, which the solve does not use; large networks have fewer."""
 
 
 class SampledCurvature:
     """Ḡ ≈ RᵀR of a target on its training samples, with damping Λ.
 
-    checkpoints: where the curvature is pooled, with their weights ω ``(T,)``, Σω = 1
+    checkpoints: those over which the curvature is pooled, with weights ω ``(T,)``, Σω = 1
     damping:     λ, or one value for each parameter ``(P,)``
-    rows:        M, spread evenly over the checkpoints; None chooses
-    memory:      GiB that the rows may take
+    rows:        M, spread evenly over the checkpoints; None chooses by the size of the network
+    memory:      maximum GiB for the rows
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class SampledCurvature:
 
     @property
     def cost(self) -> Cost:
-        """What preparing and solving take."""
+        """The cost of preparing and solving."""
         count, small, large = len(self.rows), min(len(self.rows), self.size), max(len(self.rows), self.size)
         return Cost(
             rows=count * (1 if self._tall else len(self._slices)),
@@ -121,7 +121,7 @@ class SampledCurvature:
 
     @cached_property
     def _scale(self) -> Tensor:
-        """Λ^−½ ``(P,)``: in parameters scaled by it the damping is 1."""
+        """Λ^−½ ``(P,)``: after the parameters are scaled by it, the damping is 1."""
         return self.damping.rsqrt()
 
     @property
@@ -158,15 +158,15 @@ class SampledCurvature:
 
 
 def affordable_rows(target: Target, samples: Samples) -> int:
-    """M by default: as many rows as fit the work that a solve may take."""
+    """Default M: the number of rows for which a solve stays within its budget of multiplications."""
     epochs = len(target.trajectory) - 1 if target.recipe is None else target.recipe.epochs
     return rows_for(target.flat.size, len(samples) * epochs)
 
 
 def rows_for(size: int, passed: int) -> int:
-    """M by default for ``size`` parameters P and a training that passed ``passed`` samples forward and back.
+    """Default M for ``size`` parameters P and a training that processed ``passed`` samples (samples × epochs).
 
-    The solve takes MP² or M²P multiplications, whichever is less.
+    The solve needs MP² or M²P multiplications, whichever is less.
     """
     work = min(_SOLVE_WORK, _WORK_PER_PASS * passed * size)
     fewest = fewer_for_large(_FEWEST_ROWS, size)
