@@ -1,4 +1,4 @@
-"""Distils the influence of every group into its synset, for the clusters and for the classes."""
+"""Distil the influence of each group, a cluster or a class, into its synset."""
 
 from ddm.distil.driver import MATCHINGS, distil, estimate_matching
 from ddm.distil.estimate import MatchingEstimate

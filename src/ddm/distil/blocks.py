@@ -1,4 +1,4 @@
-"""Blocks: groups that are distilled together, so few that their gradients fit the memory."""
+"""Blocks: groups that are distilled together. A block is small enough for its gradients to fit the memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Block:
     """Groups that are distilled together.
 
     clusters: numbers of groups
-    classes:  numbers of classes. If there are clusters too, these contain all clusters of each class.
+    classes:  numbers of classes. A block with both holds all clusters of each of its classes.
     """
 
     clusters: list[int]

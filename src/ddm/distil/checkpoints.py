@@ -22,7 +22,8 @@ def draw_pairs(settings: Settings, tau: int) -> list[Pair]:
     """A random pair of checkpoints for each distillation step.
 
     Algorithm 1 draws t and compares ∇L(θ_t; D_κ) with ∇L(θ_{t+s}; S_κ). Here t + s may reach τ, where the fine-tuning
-    starts, and s is at most τ/2, so that a short trajectory is used beyond θ_0. Eq. 6 compares with ∇L(θ_{τ−t}; S_κ).
+    starts. The offset s is at most τ/2; otherwise a short trajectory would leave t = 0 as the only choice. Eq. 6
+    compares ∇L(θ_t; D_κ) with ∇L(θ_{τ−t}; S_κ) instead.
     """
     generator = torch.Generator().manual_seed(settings.seed)
     offset = min(settings.offset, max(1, tau // 2)) if settings.pairing == "offset" else 0

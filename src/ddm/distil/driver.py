@@ -35,13 +35,13 @@ MATCHINGS: dict[str, Callable[[Target, Samples, Settings, Engine], Matching]] = 
     "reverse": GradientMatching,
     "forward": GradientMatching,
 }
-"""Every matching, by the name that the settings give it."""
+"""Every matching, by its name in the settings."""
 
 _ZERO_ALIGNMENT = 1e-6
 """Alignments below this count as zero."""
 
 _SMALL_GROUP = 16
-"""Groups with fewer samples than this give single samples away (``ddm bench privacy``)."""
+"""Synsets of groups with fewer samples than this reveal single samples, as ``ddm bench privacy`` shows."""
 
 
 def distil(
@@ -54,7 +54,7 @@ def distil(
 ) -> tuple[Synset, Synset | None]:
     """The synset of every group, and that of every class if groups lie within classes.
 
-    directory: stores finished blocks, and resumes from them
+    directory: folder that stores finished blocks; a later call with the same folder resumes from them
     engine:    computes the pulls of response matching, or the blocks of the other matchings
     """
     settings = settings or Settings()
@@ -77,7 +77,7 @@ def distil(
 def estimate_matching(
     target: Target, samples: Samples, partition: Partition, settings: Settings, engine: Engine = None
 ) -> MatchingEstimate:
-    """What ``distil`` would take: time, memory and disk, from short trials."""
+    """Estimate the time, memory and disk space of ``distil`` from short trials."""
     matching = MATCHINGS[settings.matching](target, samples, settings, engine)
     return matching.estimate(partition, partition.by_class(), _blocks(matching, partition, settings), engine)
 
@@ -123,7 +123,7 @@ def _refusing_constant_targets() -> Iterator[None]:
 
 
 def _check_synset(synset: Synset, what: str, settings: Settings) -> None:
-    """Warn of groups that went wrong, once for all; refuse a synset without a usable group."""
+    """Warn of groups that failed, with one warning for each kind of failure. Refuse a synset without a usable group."""
     if synset.stopped:
         first = next(iter(synset.stopped.values()))
         if len(synset.stopped) == len(synset):
@@ -144,8 +144,8 @@ def _warn_of_small_groups(partition: Partition) -> None:
     small = int((partition.sizes < _SMALL_GROUP).sum())
     if small:
         _warn(
-            f"{small} of {len(partition)} groups have fewer than {_SMALL_GROUP} samples. A synset of so few gives them "
-            "away, private or not: use fewer clusters."
+            f"{small} of {len(partition)} groups have fewer than {_SMALL_GROUP} samples. Their synsets reveal "
+            "single samples, even with private settings: use fewer clusters."
         )
 
 

@@ -1,6 +1,6 @@
-"""What a matching takes, estimated before it starts.
+"""The time, memory and disk space that a matching needs, estimated before it starts.
 
-Short trials measure how long each kind of work takes once; each matching counts how often it does that work.
+Short trials measure the seconds of each kind of work. Each matching counts how often it does that work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ddm.training.target import Target
 
 @dataclass(frozen=True)
 class MatchingEstimate:
-    """What a matching takes for all groups of a partition.
+    """The time, memory and disk space that a matching needs for all groups of a partition.
 
     seconds:      time of all blocks
     memory:       peak bytes of all processes together, without the samples and the network
@@ -36,7 +36,7 @@ class MatchingEstimate:
 
 
 def backward_seconds(target: Target, samples: Samples, rows: np.ndarray) -> float:
-    """Seconds of a backward pass of one sample, from those of the samples at ``rows``, on one thread as in a task."""
+    """Seconds per sample of a backward pass, measured on the samples at ``rows`` and on one thread, as in a task."""
     x, y = samples.batch(rows)
     theta, fixed = target.at(0)
     with one_thread():

@@ -1,4 +1,4 @@
-"""What every matching offers: it distils blocks of groups, and says beforehand what that costs.
+"""The methods of every matching: it distils blocks of groups, and estimates the cost beforehand.
 
 A new matching is one class with this protocol and one entry in ``ddm.distil.driver.MATCHINGS``.
 """
@@ -43,15 +43,15 @@ class Matching(Protocol):
     def estimate(
         self, partition: Partition, upper: Partition | None, blocks: Sequence[Block], engine: Engine
     ) -> MatchingEstimate:
-        """What distilling these blocks takes, from short trials."""
+        """Estimate the time, memory and disk space for these blocks from short trials."""
 
     def resume(self, parts: Sequence[LevelSynset]) -> None:
-        """Take over what the blocks of an earlier run decided for all blocks."""
+        """Reuse choices that the finished blocks of an earlier run made for all blocks, such as shared images."""
 
     def distil_blocks(
         self, partition: Partition, upper: Partition | None, blocks: Sequence[tuple[int, Block]], advance: Advance
     ) -> Iterator[tuple[int, list[LevelSynset]]]:
-        """The number of each block with the synsets of its clusters and then of its classes, as they are finished."""
+        """Yield each block when it is finished: its number, and the synsets of its clusters and then of its classes."""
 
 
 def engine_for(engine: Engine, target: Target, passes: float) -> Engine:

@@ -33,7 +33,7 @@ class Settings:
     step_size:  learning rate η_f of the fine-tuning; None calibrates one for each group
     finetune_steps: T, the number of fine-tuning steps; a calibrated step size is divided among them
     seed:       random seed
-    memory:     GiB that gradients may take
+    memory:     maximum GiB for gradients
     clip:       clip each sample's gradient at this quantile of the gradient norms, for example 0.5; None does not clip
 
     For response matching:
@@ -80,7 +80,7 @@ class Settings:
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        from ddm.distil.driver import MATCHINGS  # every matching imports this file
+        from ddm.distil.driver import MATCHINGS  # not at the top: every matching imports this file
 
         check_fields(self)
         for name, known in {"matching": tuple(MATCHINGS), **_CHOICES}.items():
@@ -106,7 +106,7 @@ class Settings:
 
     @property
     def start_images(self) -> str:
-        """What synthetic images start from: real or noise."""
+        """The initial synthetic images, with auto resolved: real or noise."""
         return self.init if self.init != "auto" else "noise" if self.matching == "response" else "real"
 
     def to_dict(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ _CLIP = 0.5
 
 
 def private(settings: Settings) -> Settings:
-    """Settings that reveal less of single samples: images start from noise, and samples' gradients are clipped."""
+    """Settings that reveal less about single samples: images start from noise, and samples' gradients are clipped."""
     if settings.init == "real":
         raise InputError("a private synset starts from noise: leave out init=real.")
     return replace(settings, init="noise", clip=_CLIP if settings.clip is None else settings.clip)

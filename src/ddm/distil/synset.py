@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _MAX_STEPS = 100_000
-"""Maximum fine-tuning steps that a file may ask for, because every question repeats them."""
+"""Maximum fine-tuning steps that a file may declare, because every counterfactual repeats them."""
 
 _STORED = {"images": "images", "targets": "targets", "step_sizes": "lengths", "alignment": "alignment"}
 """The tensors of a synset, with their names in files."""
@@ -31,7 +31,7 @@ _ORIGIN = {
     "data": "other training data",
     "target": "another training of the same network on the same data",
 }
-"""Parts of the origin and how messages name them. An earlier difference explains the later ones."""
+"""Parts of the origin and how messages name them. Messages name the first difference, as it explains the later."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +109,7 @@ class Synset:
             synset._check()
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             why = str(error).rstrip(".")
-            raise InputError(f"'{path}' does not hold a synset ({why}): give the run it belongs to again.") from None
+            raise InputError(f"'{path}' does not hold a synset ({why}): restore it or make the run again.") from None
         return synset
 
     def _check(self) -> None:

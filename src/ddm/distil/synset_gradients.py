@@ -51,5 +51,5 @@ def synset_gradients(
 
 
 def prefers_vectorised(target: Target) -> bool:
-    """True if one vectorised call for all groups is faster than a loop, and its memory affordable."""
+    """True if one vectorised call for all groups is faster than a loop and its memory is affordable."""
     return target.flat.size <= _FEW_PARAMETERS

@@ -69,7 +69,7 @@ class _Optimisation:
     """Synthetic samples while they are optimised.
 
     learned: the tensors that the optimizer updates: images and, unless labels are hard, targets
-    result:  the same after the last step that went well for each group
+    result:  images and targets after the last accepted step of each group
     """
 
     def __init__(self, target: Target, initial: SyntheticSamples, names: Sequence[str], settings: Settings) -> None:
@@ -86,7 +86,7 @@ class _Optimisation:
         self._chunks = torch.arange(len(names)).split(together)
 
     def step(self, number: int, checkpoint: int, sign: float, wanted: Tensor) -> list[Tensor]:
-        """Update ``learned`` towards gradients ``sign · wanted (B, P)``; return distances and slopes, to be checked."""
+        """Update ``learned`` towards gradients ``sign · wanted (B, P)``; return distances and slopes for the checks."""
         theta, fixed = self.target.at(checkpoint)
         images = _augment(self.learned[0], self.settings, number)
         targets = self.result.targets if self.hard else self.learned[1]
@@ -105,7 +105,7 @@ class _Optimisation:
 
     @torch.no_grad()
     def accept_step(self, checked: Sequence[Tensor], where: str) -> None:
-        """Take the step over for every group that it went well for, and stop the others where they were."""
+        """Copy ``learned`` to ``result`` for each group whose step succeeded, and stop the other groups."""
         if not self.hard:
             targets = self.learned[1]
             targets -= (targets.sum(-1, keepdim=True) - 1) / targets.shape[-1]  # Σq̃ = 1

@@ -1,8 +1,9 @@
-"""The step sizes α_κ of gradient matching: how far to go along the synset's direction.
+"""The step sizes α_κ of gradient matching: how far the fine-tuning moves along the synset's direction.
 
 Cosine matching gives a direction without a length. Let ``d_κ = −∇L(θ_τ; S_κ)`` be the direction of the fine-tuning,
-``u_κ`` its unit vector, and ``ḡ_κ = n_κ/(n − n_κ) mean_t ∇L(θ_t; D_κ)`` the pull that the mean loss of the other data
-lacks. While the group is absent the other data push back with their curvature G, so the displacement c settles where
+``u_κ`` its unit vector, and ``ḡ_κ = n_κ/(n − n_κ) mean_t ∇L(θ_t; D_κ)`` the pull of the group, which the mean loss of
+the other data lacks. Without the group, the other data push back with their curvature G, so the displacement c settles
+where
 ``½ c² uᵀ(G + λI)u − c uᵀḡ`` is smallest:
 
     c_κ = u_κᵀḡ_κ / (u_κᵀ G u_κ + λ),    λ = 1 / Σ learning rates,    α_κ = c_κ / ‖d_κ‖.

@@ -19,7 +19,7 @@ _TINY = 1e-6
 
 
 def layer_cosine(flat: FlatNetwork) -> Distance:
-    """As dataset condensation computes it: 1 − cosine for each output unit of each layer, summed.
+    """1 − cosine for each output unit of each layer, summed, as dataset condensation computes it.
 
     A weight ``(out, ...)`` is read as ``out`` rows; biases and norm parameters (one dimension) do not count.
     """

@@ -1,4 +1,4 @@
-"""What reverse and forward matching take: backward passes of real samples, and steps of Algorithm 1."""
+"""Time and memory of reverse and forward matching: backward passes of real samples, and steps of Algorithm 1."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def estimate_gradient(
     blocks: Sequence[Block],
     engine: Engine,
 ) -> MatchingEstimate:
-    """What reverse or forward matching of these blocks takes."""
+    """Estimate the time, memory and disk space of reverse or forward matching for these blocks."""
     samples = matching.samples
     passes = sum(matching.cost(partition, upper, block) for block in blocks)
     backend = Backend.parse(engine_for(engine, matching.target, passes))

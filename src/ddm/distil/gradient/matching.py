@@ -1,6 +1,7 @@
 """Reverse and forward matching of blocks of groups.
 
-For each block: the real gradients of its groups, Algorithm 1 (``ddm.distil.gradient.algorithm``), then the step sizes.
+Each block is distilled in three steps: compute the real gradients of its groups, run Algorithm 1
+(``ddm.distil.gradient.algorithm``), and compute the step sizes.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ _COPIES = 8
 """Vectors (P,) that matching and calibration hold for each group, beside its gradients."""
 
 _MAX_BLOCK_GROUPS = 12
-"""Maximum groups of a block, which is one task: a class of ten clusters fits."""
+"""Maximum groups of a block, which is one task. A class with its ten clusters fits."""
 
 _FORWARD = 0.3
-"""Work of a forward pass of a sample, in backward passes."""
+"""Work of a forward pass of one sample, in units of a backward pass."""
 
 
 class GradientMatching:
@@ -78,13 +79,13 @@ class GradientMatching:
         return float(real * len(self.checkpoints) + synthetic + _FORWARD * forward)
 
     def synthetic_passes(self, block: Block) -> int:
-        """Synthetic samples of a block, once for each distillation step."""
+        """Number of synthetic samples of a block, times the number of distillation steps."""
         return self.settings.steps * self.settings.ipc * block.size
 
     def estimate(
         self, partition: Partition, upper: Partition | None, blocks: Sequence[Block], engine: Engine
     ) -> MatchingEstimate:
-        """What matching these blocks takes, from short trials."""
+        """Estimate the time, memory and disk space for these blocks from short trials."""
         return estimate_gradient(self, partition, upper, blocks, engine)
 
     def resume(self, parts: Sequence[LevelSynset]) -> None:
@@ -163,7 +164,7 @@ class GradientMatching:
             target, target.theta, target.fixed, samples.images, samples.targets, hard=hard
         ).detach()
         stopped = {names[row]: why for row, why in samples.stopped.items()}
-        samples.images[list(samples.stopped)] = 0  # not the training images that they started from
+        samples.images[list(samples.stopped)] = 0  # hide the training images that they started from
         usable = torch.tensor([name not in stopped for name in names])
         step_sizes = self._step_sizes(-gradients, wanted, advance).cpu() * usable
         steps = -gradients * step_sizes.to(gradients)[:, None]

@@ -33,7 +33,7 @@ from ddm.errors import InputError
 from ddm.training.target import Target
 
 _REFERENCES, _CHECKS = 2048, 512
-"""Rows of A, and of A'; large networks have fewer."""
+"""Number of rows of A, and of A'; large networks have fewer."""
 
 _EUCLIDEAN, _RIDGE = 0.1, 1e-5
 """μ, and the ridge of the least squares, both relative to the mean of the diagonal to which they are added."""
@@ -42,7 +42,7 @@ _MIN_ROWS, _MAX_ROWS = 1024, 4096
 """Rows of J(x̃), images × classes, of the smallest and of the largest bank; large networks have fewer."""
 
 _NEARLY_MAX = 0.9
-"""A bank with this fraction of its maximum images does not grow: a few more images cost as much as a new bank."""
+"""A bank with at least this fraction of the maximum images does not grow, because growing means building a new bank."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Encoder:
         return _EUCLIDEAN * bank.trace / self.target.flat.size
 
     def _jacobians(self, bank: _Bank, advance: Advance = lambda amount: None) -> Iterator[Tensor]:
-        """J(x̃) in parts ``(b·L, P)``, minus its mean over classes, which residuals that sum to 0 do not see."""
+        """J(x̃) in parts ``(b·L, P)``, minus its mean over classes, which has no effect on residuals that sum to 0."""
         if bank.jacobian is not None:
             yield bank.jacobian
             return

@@ -1,4 +1,6 @@
-"""What response matching takes: pulls in tasks, and in this process the rows of matrices and their products."""
+"""Time and memory of response matching.
+
+Tasks compute the pulls. This process computes the rows of the matrices and their products."""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def estimate_response(
     blocks: Sequence[Block],
     engine: Engine,
 ) -> MatchingEstimate:
-    """What response matching of these blocks takes."""
+    """Estimate the time, memory and disk space of response matching for these blocks."""
     work = _Work(matching, partition, blocks)
     passes = sum(matching.cost(partition, upper, block) for block in blocks)
     backend = Backend.parse(engine_for(engine, matching.target, passes))
@@ -52,7 +54,7 @@ class _Work:
         self.groups = sum(block.size for block in blocks)
 
     def seconds(self, passes: float, count: int) -> float:
-        """Seconds with ``passes`` backward passes of samples, spread over ``count`` cores."""
+        """Seconds of the whole matching, with ``passes`` backward passes of samples spread over ``count`` cores."""
         own = self.groups * self._own_curvature_seconds(count)
         products = self._multiplications * multiplication_seconds()
         return passes * self._backward_seconds / count + own + self._rows * self._row_seconds() + products
@@ -63,7 +65,7 @@ class _Work:
         return backward_seconds(self.matching.target, self.matching.samples, rows)
 
     def _own_curvature_seconds(self, count: int) -> float:
-        """Seconds of a group's own curvature in this process, beyond the backward passes that it is counted as."""
+        """Extra seconds of a group's own curvature in this process: ``passes`` already counts it as backward passes."""
         rows = self.partition.rows(0)
         direction = self.matching.target.theta[None]
         passed = time_mean(lambda: self.responses.own_curvature(direction, [rows]))

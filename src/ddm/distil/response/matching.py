@@ -28,10 +28,10 @@ _COPIES = 6
 """Vectors (P,) held for each group."""
 
 _ROW, _FORWARD = 2.0, 1.0
-"""Work of a curvature row, and of a forward pass along a response, in backward passes of a sample."""
+"""Work of a curvature row, and of a forward pass along a response, in units of a backward pass of one sample."""
 
 _PROBES = 8
-"""Groups from which the curvature that the solve misses is estimated."""
+"""Number of groups that are used to estimate how much curvature the solve misses."""
 
 
 class ResponseMatching:
@@ -68,11 +68,11 @@ class ResponseMatching:
     def estimate(
         self, partition: Partition, upper: Partition | None, blocks: Sequence[Block], engine: Engine
     ) -> MatchingEstimate:
-        """What response matching of these blocks takes, from short trials."""
+        """Estimate the time, memory and disk space of response matching for these blocks from short trials."""
         return estimate_response(self, partition, upper, blocks, engine)
 
     def resume(self, parts: Sequence[LevelSynset]) -> None:
-        """Take over the images of blocks that were distilled earlier."""
+        """Reuse the images of blocks that an earlier run finished."""
         for _, synset in parts:
             self.images = synset.images[0].to(self.target.theta)
 
@@ -124,7 +124,7 @@ class ResponseMatching:
         return self.responses.scaled(responses, pulls, members, missed, lambda amount: advance(_FORWARD * amount))
 
     def _missed_curvature(self, partition: Partition, block: Block, pulls: Tensor) -> float:
-        """s, from a few groups that are the same for every block; ``pulls (B, P)`` are those of this block."""
+        """The factor s, computed once from a few groups of the partition; ``pulls (B, P)`` are those of this block."""
         if self._missed is None:
             probes = np.unique(np.linspace(0, len(partition) - 1, _PROBES).round().astype(int)).tolist()
             if set(probes) <= set(block.clusters):
@@ -135,7 +135,7 @@ class ResponseMatching:
         return self._missed
 
     def _synset(self, names: Sequence[str], encoding: Encoding, part: slice) -> Synset:
-        """Targets q̃ = p + B r/α, with α such that none is further than 1 from the prediction p."""
+        """A synset with targets q̃ = p + B r/α. α is such that no target is further than 1 from the prediction p."""
         assert self.images is not None
         residuals = encoding.residuals[part]
         count = len(self.images)

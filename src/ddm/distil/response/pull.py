@@ -19,7 +19,7 @@ from ddm.distil.matching import engine_for
 from ddm.training.target import Target
 
 _BATCH, _SMALL_BATCH, _LARGE = 256, 64, 2**20
-"""Samples per backward pass, and for networks of more than _LARGE parameters."""
+"""Samples per backward pass: _BATCH, or _SMALL_BATCH for networks with more than _LARGE parameters."""
 
 _GROUPS, _FLOATS = 4, 2**24
 """Maximum groups per task, and maximum floats that a task returns."""
@@ -27,7 +27,7 @@ _GROUPS, _FLOATS = 4, 2**24
 
 @dataclass(frozen=True)
 class GroupSamples:
-    """A group: the positions of the samples whose gradient stands for it, and its share n_κ/n of the training set."""
+    """A group: the positions of the samples from which its gradient is computed, and its share n_κ/n of all samples."""
 
     rows: np.ndarray
     share: float
@@ -87,7 +87,7 @@ class _Tasks(Sequence[_Task]):
 
 @dataclass(frozen=True)
 class _Pull:
-    """Computes the pulls ``(b, P)`` of a task's groups, and returns the number of the first with them."""
+    """Computes the pulls ``(b, P)`` of a task's groups, and returns the number of the first group with them."""
 
     target: Target
     checkpoints: Sequence[int]

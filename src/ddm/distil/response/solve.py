@@ -11,7 +11,8 @@ The length c_κ minimises the loss of the other data along d_κ. That loss lacks
     c_κ = dᵀḡ_κ / (s dᵀḡ_κ − dᵀ(n_κ/n)H_κd),    since dᵀḡ_κ = dᵀ(Ḡ + Λ)d.
 
 The solve turns d away from the rows that estimate Ḡ, so these rows show too little curvature along it. The factor
-s ≥ 1 corrects for that: it compares with rows that the solve has not seen, over a few groups together.
+s ≥ 1 corrects for that. It is the curvature according to rows that the solve has not seen, divided by the curvature
+that the solve saw, over a few groups together.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Responses:
         )
 
     def used_rows(self, rows: np.ndarray) -> np.ndarray:
-        """The samples that stand for a group: all of those at ``rows``, or a random subset of a large group."""
+        """The samples from which a group's gradient is computed: all at ``rows``, or a random subset if many."""
         if len(rows) <= self.settings.samples:
             return rows
         generator = np.random.default_rng([self.settings.seed, len(rows), int(rows[0])])
@@ -103,11 +104,11 @@ class Responses:
         return chosen
 
     def own_passes(self, rows: np.ndarray) -> int:
-        """Forward passes of single samples that ``own_curvature`` takes for a group."""
+        """Forward passes of single samples that ``own_curvature`` needs for a group."""
         return len(self._own_checkpoints) * min(_OWN_SAMPLES, len(self.used_rows(rows)))
 
     def missed_curvature(self, pulls: Tensor) -> float:
-        """s ≥ 1: the curvature along the responses to pulls ``(B, P)`` by unseen rows, over what the solve saw."""
+        """s ≥ 1: the curvature along the responses to pulls ``(B, P)`` by unseen rows, divided by that of the solve."""
         directions = self.curvature.solve(pulls)
         return max(1.0, float(self.curvature.unseen_quadratic(directions).sum() / (directions * pulls).sum()))
 
