@@ -30,11 +30,11 @@ class Counterfactuals(Models):
         self._directions: Tensor | None = None
 
     def __len__(self) -> int:
-        """K, the groups."""
+        """K, the number of groups."""
         return len(self.synset)
 
     def directions(self, groups: Tensor | None) -> Tensor:
-        """−α_κ ∇L(θ_τ; S_κ) ``(B, P)`` of some groups, or of all; cached if those of all groups fit the budget."""
+        """−α_κ ∇L(θ_τ; S_κ) ``(B, P)`` of some groups, or of all. Cached if all fit the memory budget."""
         if self.synset.steps > 1:
             raise InputError("a fine-tuning of several steps has no single direction: leave out fast.")
         if self._directions is None and (groups is None or self._fits_budget):
@@ -90,7 +90,7 @@ class Counterfactuals(Models):
         return total
 
     def _shared_one_by_one(self, groups: Tensor, theta: Tensor) -> Tensor:
-        """The shared steps by one backward pass per group: for few groups that is less work than J."""
+        """The shared steps, with one backward pass per group. For few groups this is less work than computing J."""
         target, images = self.target, self._images[0]
         theta = theta.detach().requires_grad_()
         with torch.enable_grad():

@@ -22,7 +22,7 @@ def leave_one_out(groups: int) -> np.ndarray:
 
 
 def random(groups: int, count: int, fraction: float = 0.5, seed: int = 0) -> np.ndarray:
-    """``count`` random unions, each of ``fraction`` of the groups (at least one): ``(count, K)``."""
+    """``count`` perturbations ``(count, K)`` that each remove a random ``fraction`` of the groups, at least one."""
     check_upper_bounds(perturbations=count)
     if count < 1 or not 0 < fraction < 1:
         raise InputError("a random design needs at least 1 perturbation and a fraction between 0 and 1.")
@@ -66,7 +66,7 @@ def weights(removed: np.ndarray, beta: Weights) -> np.ndarray:
 
 
 def make(design: str | np.ndarray, groups: int, perturbations: int | None = None, seed: int = 0) -> np.ndarray:
-    """``removed (M, K)`` of leave-one-out, random (``perturbations`` unions, default 4 K), or the user's own array."""
+    """``removed (M, K)`` of a design: leave-one-out, random (M = ``perturbations``, default 4 K), or an array."""
     if not isinstance(design, str):
         return given(design, groups)
     if design == "leave-one-out":

@@ -33,7 +33,7 @@ class Models:
         self._directions: Tensor | None = directions
 
     def __len__(self) -> int:
-        """K, the groups."""
+        """K, the number of groups."""
         return len(self.directions(None))
 
     def directions(self, groups: Tensor | None) -> Tensor:
@@ -109,12 +109,12 @@ class Models:
 
     @property
     def _batch_size(self) -> int:
-        """Number of models, or of directions, that fit the budget."""
+        """Number of models, or of directions, that fit the memory budget."""
         return max(1, BUDGET // (self.target.flat.size * self.target.theta.element_size()))
 
     @property
     def _fits_budget(self) -> bool:
-        """True if the directions of all groups fit the budget, so that they are computed once and cached."""
+        """True if the directions of all groups fit the memory budget, so that they are computed once and cached."""
         return len(self) <= self._batch_size
 
     def _check(self, removed: np.ndarray | Tensor) -> Tensor:
