@@ -38,7 +38,7 @@ from ddm.truth.retraining import Retrain, Retraining
 
 
 class DistilledDatamodel:
-    """Predicts what the target would be without any groups of its training set, and how its behaviour would change.
+    """Predicts the target as if it had been trained without some groups, and how its behaviour would change.
 
     partition:    the groups
     synset:       the synset of every group
@@ -318,7 +318,7 @@ class DistilledDatamodel:
 
     @property
     def described(self) -> Mapping[str, Any] | None:
-        """Facts about the training set, which tell how another one differs."""
+        """Facts about the training set, used to say how another training set differs."""
         return self.samples.fingerprint_parts() if self.samples is not None else self._described
 
     def check_data(self, samples: Samples, what: str) -> None:
@@ -326,7 +326,7 @@ class DistilledDatamodel:
         if samples.fingerprint() != self.data:
             raise InputError(
                 f"{what} is another training set than the datamodel was made with "
-                f"({samples.difference_from(self.described)}): give that one."
+                f"({samples.difference_from(self.described)}): give the datamodel's own training set."
             )
 
     def save(self, path: Path | str) -> None:

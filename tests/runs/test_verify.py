@@ -375,7 +375,10 @@ def test_a_changed_checkpoint_is_refused(run, name, refused):
 
 @pytest.mark.parametrize(
     ("name", "cure"),
-    [("trajectory/progress.safetensors", "training starts again"), ("parts/0000-cluster.safetensors", "made again")],
+    [
+        ("trajectory/progress.safetensors", "training starts again"),
+        ("parts/0000-cluster.safetensors", "distilled again"),
+    ],
 )
 def test_a_fit_does_not_resume_from_changed_files(npz, tmp_path, name, cure, monkeypatch, refused):
     def killed(*_):

@@ -41,7 +41,7 @@ class Confusion:
 
 @dataclass(frozen=True, eq=False)
 class ConfusedPair:
-    """The same before its causes are known: numbers of the true and the predicted class, and sample positions."""
+    """A kind of error before its causes are known: numbers of its two classes, and positions of its samples."""
 
     true: int
     predicted: int

@@ -55,10 +55,10 @@ _EFFECTS = ("loss", "accuracy", "precision", "recall", "f1")
 """Values whose effects a diagnosis reports."""
 
 _NAMED = 3
-"""Groups that a sentence names."""
+"""Maximum number of groups that a sentence names."""
 
 _MIN_ACCURACY = 0.75
-"""Models of lower accuracy did not find planted wrong labels."""
+"""Minimum accuracy for label checks: in trials, less accurate models did not find planted wrong labels."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ def _measure(
 
 
 def _measures(loss: Loss, pairs: Sequence[ConfusedPair]) -> dict[str, Measure]:
-    """All that is measured on each model, by name: one value, or one for each class or kind of error."""
+    """The measures that each model is evaluated by, by name: one value, or one for each class or kind of error."""
     return {
         "loss": resolve("loss", loss).measure,
         "accuracy": OBJECTIVES["accuracy"].measure,

@@ -31,12 +31,13 @@ from ddm.errors import InputError
 from ddm.groups.partition import Partition
 
 _MAX_AGREEMENT, _MIN_DOUBT = 0.5, 0.15
-"""Labels are mostly doubted if the model agrees with less than this fraction and doubts more than this per sample."""
+"""A group's labels are mostly doubted if the model agrees with fewer than this fraction of them, and if the doubt per
+sample exceeds the second number."""
 
 _MAX_BACKING, _MAX_BACKING_OF_REPEATS = 0.25, 0.5
-"""Mislabelled groups have less backing than the first. The second applies if other groups with the same label look like
-the same class. On digits, with networks of at least 75 % accuracy, this put planted groups first in every trial and
-rarely named a clean one."""
+"""A doubted group looks mislabelled if its backing is below the first number. If a group that passes this test has the
+same label and the same likely class, the second number applies instead. On digits, with networks of at least 75 %
+accuracy, this put planted groups first in every trial and rarely named a clean one."""
 
 _MIN_BACKING = -1.0
 """Backing is clipped here, so that a gain counts at most as much as the doubt itself."""
@@ -102,7 +103,7 @@ class LabelCheck:
 
     @property
     def likely_instead(self) -> int | None:
-        """The most frequent prediction among samples whose label it disagrees with; None if it agrees with all."""
+        """The most frequent prediction for samples whose label the model disagrees with; None if it agrees with all."""
         others = self.likely[self.likely != self.labels]
         return int(np.bincount(others).argmax()) if len(others) else None
 
@@ -152,12 +153,12 @@ def find_mislabelled(
 
 
 def _mistake(k: int, check: LabelCheck, partition: Partition) -> tuple[int | None, ...]:
-    """Label and likely class; a group that cuts across classes shares its mistake with no other."""
+    """The label and the likely class of a group; unique for a group that cuts across classes."""
     return (k,) if partition.parents is None else (int(partition.parents[k]), check.likely_instead)
 
 
 def _backing(checks: Mapping[int, LabelCheck], effects: Mapping[str, np.ndarray]) -> dict[int, float]:
-    """Backing of each group: the mean of that by all held-out samples and that by those of the group's classes."""
+    """Backing of each group: the mean of its backing by all held-out samples and by those of the group's classes."""
     doubt = np.array([check.doubt for check in checks.values()])
     overall = np.array([effects["loss"][k] for k in checks])
     same_class = np.array([effects["class loss"][k][check.labels].mean() for k, check in checks.items()])

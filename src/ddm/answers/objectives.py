@@ -1,8 +1,8 @@
 """Objectives: the behaviour that is measured on a counterfactual model.
 
 An objective maps the logits ``(n, L)`` of a counterfactual model, the logits of the target, and the labels ``(n,)`` to
-one or more values. Users may pass any callable of these three. Named objectives also say how their values are called
-and how groups are ranked.
+one or more values. Users may pass any callable of these three. Named objectives also give names to their values and
+say how groups are ranked.
 """
 
 from __future__ import annotations

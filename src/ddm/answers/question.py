@@ -29,7 +29,7 @@ def batch_of(question: Question, classes: int) -> Batch:
     else:
         raise InputError("ask about Samples, an (input, label) pair, a batch (inputs, labels), or a torch dataset.")
     if len(x) == 0 or y.shape != (len(x),):
-        raise InputError(f"{len(x)} inputs need as many labels, not labels of shape {tuple(y.shape)}.")
+        raise InputError(f"{len(x)} inputs need one label each, not labels of shape {tuple(y.shape)}.")
     if int(y.min()) < 0 or int(y.max()) >= classes:
         raise InputError(f"labels must lie in 0 to {classes - 1}; these reach from {int(y.min())} to {int(y.max())}.")
     if not torch.isfinite(x).all():
@@ -42,7 +42,7 @@ def _tensors(question: tuple[Any, Any]) -> Batch:
     try:
         x, y = torch.as_tensor(question[0]), torch.as_tensor(question[1])
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"ask about numbers: an input and the number of its class ({error}).") from None
+        raise InputError(f"give an input as numbers, and its label as the number of its class ({error}).") from None
     if x.is_complex() or y.is_complex() or not torch.equal(y, y.to(torch.int64).to(y.dtype)):
         raise InputError("ask about real inputs with labels that are whole numbers.")
     return x, y

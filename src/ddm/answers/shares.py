@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ddm.data.samples import Samples
 
 _STEPS = 16
-"""Points on the line at which the objective is differentiated."""
+"""Number of points on the line at which the objective is differentiated."""
 
 
 @dataclass(frozen=True, eq=False)

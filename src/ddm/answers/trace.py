@@ -1,6 +1,6 @@
 """Trace: the most responsible class, then the most responsible cluster inside it.
 
-With L classes of C clusters each, this takes L + C fine-tunings instead of L × C.
+With L classes of C clusters each, this needs L + C fine-tunings instead of L × C.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Trace:
 
     classes:  effect of removing each class; None if the search went through every group
     clusters: effect of removing each cluster of the most responsible class, or each group
-    full:     number of fine-tunings that a search through every group takes
+    full:     number of fine-tunings that a search through every group needs
     verified: effects of the best candidates by retraining without each, if verification was requested
     """
 

@@ -68,7 +68,7 @@ def _loss_effects(analyzer: Any, request: ScoreRequest, damping: float | None) -
 
 
 def _factor_bytes(analyzer: Any) -> int:
-    """Size of the factors that kronfluence keeps between queries."""
+    """Size of the factors that kronfluence stores between queries, in bytes."""
     factors = analyzer.load_eigendecomposition("factors") | analyzer.load_lambda_matrices("factors")
     return sum(tensor.nbytes for part in factors.values() for tensor in part.values())
 

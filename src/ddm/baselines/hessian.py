@@ -86,7 +86,7 @@ def extreme_eigenvalues(
         vector = product(basis[k])
         for i, other in enumerate(basis):
             projected[i, k] = float(other @ vector)
-        for _ in range(2):  # twice, because rounding errors bring earlier directions back
+        for _ in range(2):  # orthogonalise twice, because rounding errors bring earlier directions back
             for other in basis:
                 vector = vector - (other @ vector) * other
         length = vector.norm()

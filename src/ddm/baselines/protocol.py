@@ -38,7 +38,7 @@ class Scores:
     shift:      how far the prediction for each test sample moves ``(K, m)``; only the order over groups matters
     loss:       change of each test sample's loss ``(K, m)``: positive = removing the group raises it
     validation: change of the mean validation loss ``(K,)``
-    bytes:      size of what the method keeps between requests
+    bytes:      size of the data that the method stores between requests
     """
 
     shift: np.ndarray

@@ -56,7 +56,7 @@ BENCHES: dict[str, Callable[[Problem], Report]] = {
 """Benchmarks by name: each takes a problem and returns a report."""
 
 WORK = "work"
-"""The folder beside the results that keeps trained models."""
+"""The folder beside the results that caches trained models."""
 
 
 def run(name: str, setup: Setup, out: Path, command: str = "", engine: Engine = None) -> dict[str, Any]:

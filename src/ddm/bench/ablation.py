@@ -35,7 +35,7 @@ _PAPER = {
         "ddm": "5.3, 0.88, 1.6",
     },
 }
-"""Dist_1 × 100, Dist_2, Dist_3."""
+"""The paper's numbers: Dist_1 × 100, Dist_2, Dist_3."""
 
 COLUMNS = {
     "title": "method",

@@ -53,7 +53,7 @@ def _responses(
 
 
 def _pulls(problem: Problem) -> Tensor:
-    """The pulls ḡ_κ ``(K, P)`` without a solve: curvature only sets the length of each, by least squares along it."""
+    """The pulls ḡ_κ ``(K, P)``, not solved: the curvature only sets the length of each, by least squares along it."""
     responses = Responses(problem.target, problem.train, settings_of(problem, "response"))
     pulls = responses.pulls(problem.single_groups)
     return pulls * (pulls.square().sum(1) / responses.curvature.unseen_quadratic(pulls))[:, None]

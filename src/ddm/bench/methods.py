@@ -47,7 +47,7 @@ TITLES = {
 
 
 _TIMING_LIMIT = 5.0
-"""Seconds after which no further question is timed."""
+"""Maximum seconds of timing; after that, no further question is timed."""
 
 
 _RESPONSES = ("ddm-response", "response")
@@ -128,7 +128,7 @@ def _run_baseline(problem: Problem, method: str) -> Outcome:
 
 
 def _effects_of_scores(problem: Problem, scores: Scores) -> Effects:
-    """Effects from scores: the log-odds rank groups as the negative loss does, and unions add up their groups."""
+    """Effects from scores: the log-odds rank groups as −loss does, and the effect of a union is the sum over groups."""
     base = log_odds(problem.target.outputs(problem.test.batch()[0]), problem.test.labels).numpy()
     return Effects(
         shift=scores.shift,

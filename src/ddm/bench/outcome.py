@@ -19,7 +19,7 @@ class Cost:
 
     offline: seconds before the first question
     query:   seconds per test sample
-    bytes:   size of what is kept between questions
+    bytes:   size of the data stored between questions
     """
 
     offline: float = 0.0

@@ -110,7 +110,7 @@ def format_cell(value: Any) -> str:
 
 
 def package_versions() -> dict[str, str]:
-    """Installed package_versions of the packages that affect the results."""
+    """Installed versions of the packages that affect the results."""
     from ddm import __version__
 
     installed = {"ddm": __version__, "python": platform.python_version()}

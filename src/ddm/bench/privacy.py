@@ -45,7 +45,7 @@ _CANDIDATES, _TESTS = 1500, 200
 """Maximum number of members (and of other images) to attack, and of test images whose distances are the reference."""
 
 _NEAR = 0.01
-"""An image is near if fewer than this share of the test images is as close to a training image."""
+"""An image is near a training image if fewer than this share of the test images is as close to one."""
 
 _STUDENT_STEPS = 4
 """Training steps of a student of the synset, per step of the distillation."""

@@ -171,7 +171,7 @@ class Problem:
         """Fit a datamodel of the target; its synsets and the seconds it took are cached."""
         folder = self.distillation_folder(settings)
         target, partition, started = self.target, self.partition, time.perf_counter()
-        # In this process, so that its seconds can be compared with those of other methods.
+        # Fit in this process, so that the seconds can be compared with those of other methods.
         datamodel = DistilledDatamodel.fit(
             target, self.train, partition=partition, settings=settings, directory=folder, engine="serial"
         )
@@ -180,7 +180,7 @@ class Problem:
         return datamodel
 
     def matching_seconds(self, settings: Settings) -> float:
-        """Seconds that fitting a datamodel took when it was first done."""
+        """Seconds that fitting a datamodel took the first time."""
         self.datamodel(settings)
         path = self.distillation_folder(settings) / "seconds.json"
         seconds = read_json(path)

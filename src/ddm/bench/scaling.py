@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _HALVINGS = 4
-"""How often the sweep of n halves the training set. All other sweeps use a quarter of it."""
+"""Number of times that the sweep of n halves the training set. All other sweeps use a quarter of the set."""
 
 _QUESTIONS = 20
 """Number of questions to time."""

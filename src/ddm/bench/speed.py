@@ -18,7 +18,7 @@ _MANY = 1000
 """Number of questions in the total cost."""
 
 _FEWER, _MORE = 5, 100
-"""Other tools run on this many test samples, twice. The difference in time gives their cost per question."""
+"""Each other tool runs once on each number of test samples. The difference in time gives its cost per question."""
 
 _QUESTIONS, _WARM_UP = 50, 200
 """Number of DDM questions to time, and training samples of the warm-up problem of other tools."""

@@ -29,10 +29,10 @@ _Fold = tuple[np.ndarray, np.ndarray]
 """Values for the members and for the other images of a fold."""
 
 _FOLDS, _DRAWS = 5, 100
-"""Cross-validation folds and bootstrap draws."""
+"""Number of cross-validation folds and of bootstrap draws."""
 
 _BATCH = 128
-"""Images whose gradients are computed at once."""
+"""Number of images whose gradients are computed at once."""
 
 
 def auc(members: np.ndarray, others: np.ndarray) -> float:
@@ -110,7 +110,7 @@ def _folds(member: np.ndarray) -> list[_Fold]:
 
 
 def _resample(folds: Sequence[_Fold], rng: np.random.Generator) -> list[_Fold]:
-    """Draw as many images from each fold, with replacement."""
+    """Draw as many images from each fold as it has, with replacement."""
     return [(rng.choice(members, len(members)), rng.choice(others, len(others))) for members, others in folds]
 
 

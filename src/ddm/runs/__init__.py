@@ -1,1 +1,1 @@
-"""Run directories: their config, how a run is made, opened, stored, verified and planned."""
+"""Run directories: the config of a run, and how to create, open, store, verify and plan a run."""

@@ -1,4 +1,4 @@
-"""The config of a run: everything ``ddm fit`` is told, as an object and as ``config.json``."""
+"""The config of a run: all options of ``ddm fit``, as an object and as ``config.json``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAY_DIFFER = ("root", "device", "base")
 
 @dataclass(frozen=True)
 class Config:
-    """Everything ``ddm fit`` is told.
+    """All options of ``ddm fit``.
 
     data, root:    the dataset, and the folder of its files
     limit, size:   maximum samples of each split, and the pixels that images are resized to

@@ -51,7 +51,7 @@ def load_data_of_run(run: Path, name: str | None = None, root: str | None = None
 
 
 def training_set(run: Path, name: str | None = None, root: str | None = None) -> Samples:
-    """The training set that a run names, as its files hold it now."""
+    """The training set that a run names, read from the current files."""
     return load_data_of_run(run, name, root).train
 
 

@@ -1,4 +1,4 @@
-"""The network of a run: a built-in one is built from the manifest, the user's own must be given and is checked."""
+"""The network of a run: a built-in one is rebuilt from the manifest; the user's own must be given, and is checked."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def rebuild_network(manifest: Mapping[str, Any], network: nn.Module | None, run:
 def check_network(manifest: Mapping[str, Any], network: nn.Module | None, state: State, run: Path) -> None:
     """Refuse a network or a checkpoint that does not fit the manifest.
 
-    A built-in network is only outlined here, without memory for its parameters: its size comes from a file.
+    A built-in network is created without memory for its parameters, because a file declares how large it is.
     """
     if network is None and manifest["spec"] is not None:
         network = networks.outline(manifest["spec"])
@@ -48,7 +48,7 @@ def check_network(manifest: Mapping[str, Any], network: nn.Module | None, state:
 
 
 def _difference(network: nn.Module, manifest: Mapping[str, Any]) -> str:
-    """The first difference between a network and the one of a manifest."""
+    """The first difference between a network and the network that a manifest describes."""
     here, there = (re.split(r": |(?<=\]) ", text) for text in (architecture(network), manifest["network"]))
     for given, stored in itertools.zip_longest(here, there, fillvalue="nothing"):
         if given != stored:

@@ -118,6 +118,6 @@ def _time_clustering(samples: Samples, config: Config, target: Target) -> float:
 
 
 def _disk(target: Target, matching: MatchingEstimate) -> int:
-    """Bytes of the checkpoints, of the last state with the optimizer's, and of the synsets with their blocks."""
+    """Bytes of the checkpoints, of the last training state with its optimizer, and of the synsets and their blocks."""
     state = sum(tensor.nbytes for tensor in target.trajectory[0].values())
     return state * (len(target.trajectory) + 2) + 2 * matching.synset_bytes

@@ -1,4 +1,4 @@
-"""Make a run, open it, audit it: what ``ddm fit`` does, and what the other commands start from.
+"""Create a run, open it, and audit it. ``ddm fit`` creates runs; the other commands open them.
 
 The config replays a run. A killed run resumes: training after its last complete epoch, matching after its last
 finished block. The result is the same as without the kill.
@@ -34,7 +34,7 @@ from ddm.truth.audit import Audit
 
 
 def fit(config: Config, out: Path, engine: Engine = None) -> tuple[DistilledDatamodel, Data, dict[str, Any]]:
-    """Make the run of ``config`` in ``out``, or resume it, or open it if it is complete; also returns its summary.
+    """Create the run of ``config`` in ``out``, or resume it, or open it if it is complete; also return its summary.
 
     engine: where independent tasks run; it does not change the result
     """
@@ -52,7 +52,7 @@ def fit(config: Config, out: Path, engine: Engine = None) -> tuple[DistilledData
     with lock_folder(out):
         if not _is_complete(out, config):
             return _make(config, out, data, network, groups, engine)
-        shutil.rmtree(out / PARTS, ignore_errors=True)  # left by a run that was killed after its manifest
+        shutil.rmtree(out / PARTS, ignore_errors=True)  # left by a fit that was killed after its last write
         datamodel, data = open_run(out, data=data)
         return datamodel, data, read_json_object(out / SUMMARY)
 
@@ -68,7 +68,7 @@ def _is_complete(out: Path, config: Config) -> bool:
 def _make(
     config: Config, out: Path, data: Data, network: nn.Module, groups: np.ndarray | None, engine: Engine
 ) -> tuple[DistilledDatamodel, Data, dict[str, Any]]:
-    """Make a run from its start, or from where it was killed."""
+    """Create a run, or resume it where it was killed."""
     begin_run(out, config.to_dict())
     clock = _Clock()
     target = train(network, data.train, config.recipe, directory=out / TRAJECTORY, device=config.device)
@@ -160,7 +160,7 @@ def summarise(datamodel: DistilledDatamodel, data: Data) -> dict[str, Any]:
 
 
 class _Clock:
-    """Seconds of each stage."""
+    """Measures the seconds of each stage."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}

@@ -22,13 +22,13 @@ WHOLE = "whole"
 DAMAGED = "damaged"
 """The file has changed since it was written."""
 MISSING = "missing"
-"""The manifest lists the file, and the run does not have it."""
+"""The manifest lists the file, but the run lacks it."""
 FOREIGN = "foreign"
 """The file is as it was written, but for another run."""
 UNCHECKED = "unchecked"
 """There is no checksum to check the file by."""
 OTHER = "other"
-"""The file is no part of a run."""
+"""The file does not belong to a run."""
 
 TOGETHER, DATA = "the files together", "the training data"
 """Names of the two checks beside those of single files."""
@@ -44,7 +44,7 @@ class Check:
 
     @property
     def bad(self) -> bool:
-        """True if the run should not be used like this."""
+        """True if this check failed, so that the run should not be used."""
         return self.state in (DAMAGED, MISSING, FOREIGN)
 
 
@@ -100,8 +100,8 @@ class Verification:
 def verify(run: Path, train: Samples | Callable[[], Samples | str] | None = None) -> Verification:
     """Check every file of a run, that the files belong together, and that the training data are the run's own.
 
-    train: the training set, or a function that loads it once the files are checked; the function returns the reason
-           as text where there is no training set
+    train: the training set, or a function that loads it after the files are checked; if there is none, the function
+           returns the reason as text
     """
     check_links(run)
     manifest = parse_manifest(run)
@@ -169,7 +169,7 @@ def _check_unlisted(run: Path, manifest: Mapping[str, Any], listed: set[str]) ->
         if name in listed:
             continue
         if any(part.startswith(".") for part in PurePosixPath(name).parts):
-            yield Check(name, OTHER, "hidden, like the rest of an interrupted write")
+            yield Check(name, OTHER, "hidden, perhaps left by an interrupted write")
         elif name == AUDIT:
             yield _check_audit(run, manifest)
         elif top == TRAJECTORY and lists_trajectory:

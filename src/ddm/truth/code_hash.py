@@ -2,8 +2,8 @@
 
 The hash covers everything that decides what the function does: its bytecode and constants, its defaults, the values it
 closes over, the global values it reads, and the user's functions and classes that it calls. The position of the code in
-its file does not matter. Libraries count by name only. So do lists and networks, because a function may change them
-while it runs.
+its file does not matter. Of libraries only names enter the hash. Lists enter it by type and networks by their
+printed layers, because a function may change their contents while it runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LIBRARIES = (
     *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     str(Path(__file__).parent.parent),
 )
-"""Folders whose code counts by name only: Python, installed packages, and this package."""
+"""Folders whose code enters the hash only by name: Python, installed packages, and this package."""
 
 _Seen = dict[int, Any]
 """Values hashed already, by id, because functions and objects may refer to each other in cycles."""
