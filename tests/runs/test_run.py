@@ -96,7 +96,7 @@ def test_a_run_has_the_same_bytes_as_one_made_in_python(config, finished, tmp_pa
     assert results(tmp_path) == results(finished)
 
 
-def test_the_device_is_no_part_of_a_runs_identity(config, finished):
+def test_fitting_a_complete_run_on_another_device_changes_nothing(config, finished):
     before = contents(finished)
     fit(replace(config, device="cpu:0"), finished)
     assert contents(finished) == before

@@ -314,7 +314,7 @@ def test_an_audit_has_figures_for_both_runs_and_leaves_no_temporary_files(audite
     assert Audit.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 
 
-def test_an_audit_says_what_its_retrainings_show(audited, digits, tmp_path):
+def test_the_figures_of_an_audit_agree_with_its_retrainings(audited, digits, tmp_path):
     test = digits.test[:10]
     found = audited.audit(test, retrain=3, unions=0, seeds=3, directory=tmp_path, workers=1, seed=2)
     assert len(list(tmp_path.glob("*.safetensors"))) == (1 + 3) * 3 == found.trainings
