@@ -21,6 +21,7 @@ import ddm.runs.run
 from ddm.runs import store
 from ddm.runs.config import Config
 from ddm.truth.audit import Audit
+from ddm.truth.figures import FIGURES
 
 Attempt = Callable[..., AbstractContextManager[None]]
 
@@ -96,9 +97,7 @@ def tiny_run(tiny, tmp_path_factory) -> Path:
         settings=ddm.Settings(curvature=8, bank=2),
     )
     ddm.runs.run.fit(config, run, "serial")
-    figures = {
-        name: {"value": 0.5, "low": 0.1, "high": 0.9, "retrain": 0.8, "ceiling": None} for name in ddm.fidelity.FIGURES
-    }
+    figures = {name: {"value": 0.5, "low": 0.1, "high": 0.9, "retrain": 0.8, "ceiling": None} for name in FIGURES}
     store.save_audit(Audit({"same run": figures}, ("0", "1"), 2, 2, (3, 4), 6, 0.1), run)
     return run
 

@@ -89,7 +89,7 @@ def _picture(kind: str, mode: str) -> bytes:
 
 
 def _one_image(path: Path) -> Any:
-    with images._opened([path], 0, "train") as (image, name):
+    with images._open([path], 0, "train") as (image, name):
         form = images.Form(1 if images._is_grey(image) else 3, image.height, image.width, resize=False)
         return images._decode(image, form, name)
 
