@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,19 +22,25 @@ def fit_run(folder: Path) -> Path:
 
 
 @contextmanager
-def serve_run(run: Path, **variables: str) -> Iterator[tuple[subprocess.Popen, str]]:
+def serve_run(
+    run: Path, environment: Mapping[str, str] = os.environ, **variables: str
+) -> Iterator[tuple[subprocess.Popen, str]]:
     """Run ``ddm explore`` with extra environment variables; yields the process and the address that it printed.
 
-    When the block ends, the command is interrupted and must end without errors.
+    When the block ends, the command is interrupted and must end without errors. If the block fails, it is killed.
     """
     command = [*DDM, "explore", str(run), "--no-open"]
-    environment = os.environ | ONE_THREAD | variables
+    environment = {**environment, **ONE_THREAD, **variables}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         match = re.search(r"http://127\.0\.0\.1:[0-9]+/\S*", process.stdout.readline())
         assert match, process.stderr.read()
-        yield process, match[0]
+        try:
+            yield process, match[0]
+        except BaseException:
+            process.kill()
+            raise
         process.send_signal(signal.SIGINT)
         errors = process.communicate(timeout=60)[1]
         assert process.returncode == 0

@@ -3,14 +3,13 @@
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import pytest
-from explorer_visitor import Visitor
+from explore_command import serve_run
+from explorer_visitor import Visitor, logged_in
 
 from ddm.compute.files import read_json, write_json
 
@@ -110,16 +109,10 @@ def test_commands_send_no_requests(blocked, refused, run, tmp_path):
 
 
 def test_the_explorer_sends_no_requests(blocked, refused, run):
-    command = [sys.executable, "-m", "ddm.cli", "explore", str(run), "--no-open"]
-    with subprocess.Popen(command, env=blocked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
-        site = re.search(r"http://127\.0\.0\.1:[0-9]+/", server.stdout.readline())
-        assert site, server.stderr.read()
-        with httpx.Client(base_url=site[0], trust_env=False, timeout=60) as client:
-            visitor = Visitor(client)
-            assert "Test image 3" in visitor.open("?index=3")["ddm-image"]
-            assert "by their share" in visitor.order()["ddm-samples"]
-        server.send_signal(signal.SIGINT)
-        assert server.communicate(timeout=60)[1] == ""
+    with serve_run(run, blocked) as (_, address), logged_in(address) as client:
+        visitor = Visitor(client)
+        assert "test image 3" in visitor.open("?index=3")["ddm-image"].lower()
+        assert "by their share" in visitor.order()["ddm-samples"]
     assert not refused.exists(), refused.read_text(encoding="utf-8")
 
 
