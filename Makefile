@@ -17,9 +17,10 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest
 
-# Without the default norecursedirs, tests/browser and tests/faults are collected too.
+# Without the default norecursedirs, tests/browser and tests/faults are collected too. The tests of a file run in one
+# worker, because two workers must not start a Ray cluster at the same time.
 test-slow: $(VENV)/.installed-dev chromium
-	$(BIN)/pytest -m slow -o norecursedirs='.*'
+	$(BIN)/pytest -m slow --dist loadfile -o norecursedirs='.*'
 
 test-all:
 	$(MAKE) --no-print-directory test
