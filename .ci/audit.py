@@ -21,7 +21,7 @@ MENDABLE = 3
 
 
 def asked(path: Path, how: str) -> list[dict[str, Any]] | None:
-    """What pip-audit says of each package of a file; None where the database cannot be reached."""
+    """Run pip-audit on the packages of a file and return its findings; None if the database cannot be reached."""
     # Not the registry's own service: where it does not know a package, pip-audit leaves the package out and is content.
     options = ["--vulnerability-service=osv", how, "--disable-pip", "--progress-spinner=off", "--format=json"]
     command = [sys.executable, "-m", "pip_audit", *options, "-r", str(path)]
@@ -36,7 +36,7 @@ def asked(path: Path, how: str) -> list[dict[str, Any]] | None:
 
 
 def audited() -> list[dict[str, Any]] | None:
-    """What is said of everything that is locked, and of torch."""
+    """Return the findings for all locked packages and for torch."""
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     with tempfile.TemporaryDirectory() as folder:
         rest = Path(folder) / "rest.txt"
@@ -61,7 +61,7 @@ def judged(packages: list[dict[str, Any]]) -> tuple[list[str], int]:
 
 
 def main() -> None:
-    """What was found."""
+    """Print the findings."""
     packages = audited()
     if packages is None:
         print("Nothing was audited: the database of vulnerabilities cannot be reached from here.")

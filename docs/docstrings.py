@@ -14,7 +14,7 @@ class Fields(griffe.Extension):
     """Rewrites every docstring before it is rendered."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Of a module, class, function or attribute."""
+        """Rewrite the docstring of a module, class, function or attribute."""
         if obj.docstring is not None:
             obj.docstring.value = listed(obj.docstring.value)
 

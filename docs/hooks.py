@@ -1,4 +1,4 @@
-"""What mkdocs does not do by itself: options of the commands, notebooks as pages, links to files outside of docs/."""
+"""Hooks for mkdocs: they write the options of the commands, turn notebooks into pages, and link files outside of docs/."""
 
 from __future__ import annotations
 

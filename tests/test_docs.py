@@ -71,7 +71,7 @@ def blocks(page, *kinds):
 
 
 def run(page, folder):
-    """What a page's Python prints in a folder; lines of an error are those of the page."""
+    """Run a page's Python in a folder and return what it prints; errors point to lines of the page."""
     names = {"__name__": "page"}
     parts = [("preamble", PREAMBLES.get(page, ""))]
     parts += [(str(page), "\n" * line + text) for line, text in blocks(page, "python")]
@@ -84,7 +84,7 @@ def run(page, folder):
 
 
 def say(words, folder):
-    """What a command prints in a folder."""
+    """Run a command in a folder and return what it prints."""
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as said:
         patch.chdir(folder)
         patch.setattr(sys, "argv", ["ddm", *words])
@@ -106,7 +106,7 @@ def ddm_lines(page):
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
-    """What reading Get started leaves in a folder."""
+    """The folder after running Get started, and what its code printed."""
     folder = tmp_path_factory.mktemp("started")
     return folder, run(STARTED, folder)
 

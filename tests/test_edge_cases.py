@@ -31,7 +31,7 @@ def fitted(samples, network=None, recipe=RECIPE, **options):
 
 
 def is_finite(datamodel, question):
-    """Whether all that a datamodel holds and answers is a number."""
+    """True if every value that a datamodel stores and returns is finite."""
     synset = datamodel.synset
     held = [synset.images, synset.targets, synset.step_sizes, synset.alignment]
     asked = [datamodel.attribute(question, objective).matrix for objective in ("loss", "prediction")]

@@ -64,7 +64,7 @@ def imported_stages(source: str) -> set[str]:
 
 
 def against_the_flow(file: str, source: str) -> list[str]:
-    """What is wrong with the imports of a file, given by its path within the package."""
+    """The imports of a file, given by its path within the package, that go against the flow."""
     stage = file.split("/")[0].removesuffix(".py")
     allowed = set(STAGES[: STAGES.index(stage) + 1]) - (set(LEAVES) - {stage} if stage != "cli" else set())
     allowed |= {other for name, other in CONVENIENCES if name == file}

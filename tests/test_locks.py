@@ -1,4 +1,4 @@
-"""What pip installs is pinned once and checked by hashes."""
+"""Every package that pip installs is pinned once and checked by hashes."""
 
 import re
 from importlib.metadata import requires

@@ -1,4 +1,4 @@
-"""What browser tests share: Chromium without a window, and pages that refuse outside requests and console errors.
+"""Fixtures of the browser tests: Chromium without a window, and pages that refuse outside requests and console errors.
 
 ``make test-browser`` and ``make test-slow`` run them; ``make test`` does not, because they need a browser.
 """

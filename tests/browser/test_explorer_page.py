@@ -68,7 +68,7 @@ def at(page, *parts):
 
 
 def probabilities(page, when):
-    """What the page says of every class ``(L,)``."""
+    """The probability of every class on the page ``(L,)``."""
     cells = page.locator(f"#ddm-bars td[data-when={when}]")
     return np.array([float(cell.get_attribute("data-value")) for cell in cells.all()])
 

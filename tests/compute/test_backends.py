@@ -90,7 +90,7 @@ def small():
 
 
 def files(target, samples, folder, where):
-    """What a run's folder holds of the synsets that were distilled somewhere."""
+    """The bytes of the synset files that an engine wrote."""
     fitted = ddm.DistilledDatamodel.fit(target, samples, 2, curvature=64, bank=12, engine=where)
     fitted.save(folder)
     return [(folder / name).read_bytes() for name in FILES]

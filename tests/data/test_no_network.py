@@ -75,7 +75,7 @@ def ended(environment, *words, folder=None):
 
 
 def done(environment, *words, folder=None):
-    """What a Python process says; it must end well."""
+    """Run Python and return its standard output; it must exit with 0."""
     process = ended(environment, *words, folder=folder)
     assert process.returncode == 0, process.stderr
     return process.stdout

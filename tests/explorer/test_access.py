@@ -1,4 +1,4 @@
-"""Who may ask what of the explorer's server: real requests to a real one."""
+"""Access control of the explorer, tested with real requests to a real server."""
 
 import gc
 import io
@@ -48,7 +48,7 @@ def uninvited(site):
 
 @pytest.fixture
 def stranger(run):
-    """Who comes to a page with a token."""
+    """A client that does not have the token."""
     with (
         server.serve(run, None, token=TOKEN) as guarded,
         httpx.Client(base_url=guarded, trust_env=False, timeout=60) as client,

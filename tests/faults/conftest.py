@@ -103,7 +103,7 @@ def tiny_run(tiny, tmp_path_factory) -> Path:
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
-    """How many of each kind were tried, and how many failed."""
+    """Print how many faults of each kind were tried, and how many tests failed."""
     reports = [report for kind in terminalreporter.stats.values() for report in kind]
     properties = [pair for report in reports for pair in getattr(report, "user_properties", [])]
     terminalreporter.section("faults")

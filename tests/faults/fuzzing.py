@@ -18,7 +18,7 @@ BLOCK = 100
 
 
 def some(most: int, least: int) -> int:
-    """How many faults to try: the part of ``most`` that the variable FAULTS asks for, but not fewer than ``least``."""
+    """The number of faults to try: the part of ``most`` that the variable FAULTS asks for, but not fewer than ``least``."""
     return max(least, round(most * float(os.environ.get("FAULTS", "0.01"))))
 
 
@@ -57,7 +57,7 @@ def _read_or_refused(give: Callable[[int], None], number: int) -> None:
 
 
 def _behind(error: BaseException) -> Iterator[BaseException]:
-    """What led to an error, whether or not it is said."""
+    """Every error that led to this one, shown to the user or not."""
     while error.__context__ is not None:
         error = error.__context__
         yield error

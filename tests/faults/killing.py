@@ -78,7 +78,7 @@ def group(leader):
 
 
 def results(folder):
-    """What a command left in each file of a folder, apart from what clocks measured."""
+    """The content of each file that a command wrote to a folder, without measured times."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != "log"]
     return {str(path.relative_to(folder)): _content(path) for path in files}
 

@@ -39,7 +39,7 @@ def fitted(tmp_path_factory):
 
 
 def undisturbed(command, folder):
-    """What a command leaves in a folder, and the seconds that it takes."""
+    """Run a command once; return the content of its folder and the seconds that it took."""
     running = Command(command, folder)
     assert running.end() == 0, (folder / "log").read_text()
     return folder, time.monotonic() - running.started

@@ -175,8 +175,9 @@ def test_duplicated_points_give_fewer_clusters_and_name_the_class():
 def test_enough_samples_give_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        partition.kmeans(samples([0, 1] * 6), features(12), 3)
-        partition.sequential(samples([0, 1] * 6), 3)
+        clustered = partition.kmeans(samples([0, 1] * 6), features(12), 3)
+        cut = partition.sequential(samples([0, 1] * 6), 3)
+    assert len(clustered) == len(cut) == 6
 
 
 @pytest.mark.parametrize("count", [0, -1])

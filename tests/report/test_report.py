@@ -37,7 +37,7 @@ TINY = {"curvature": 64, "bank": 8}
 
 
 class Page(HTMLParser):
-    """What a page holds: text and pictures by section, charts, and everything it refers to."""
+    """The content of a page: text and pictures by section, charts, and everything it refers to."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def written(datamodel, data, folder, **options) -> Page:
 
 
 def pixels(uri):
-    """What a data URI shows ``(H, W)`` or ``(H, W, 3)``."""
+    """The pixels of a data URI ``(H, W)`` or ``(H, W, 3)``."""
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.removeprefix("data:image/png;base64,")))))
 
 

@@ -546,7 +546,8 @@ def test_a_run_without_a_base_opens_from_the_folder_it_was_made_in(relative, pro
     old = read_json(out / "config.json")
     del old["base"]
     write_json(out / "config.json", old)
-    open_run(out)
+    datamodel, data = open_run(out)
+    assert data.train.fingerprint() == datamodel.data
 
 
 def test_a_run_whose_data_are_in_the_default_folder_opens_from_any_folder(project, monkeypatch):

@@ -35,7 +35,7 @@ SIGN = "positive: removing the group raises the value; negative: removing it low
 
 @dataclass(frozen=True, eq=False)
 class Attribution:
-    """What removing each group does to an objective.
+    """The effect of removing each group on an objective.
 
     names:    names of the K groups
     matrix:   ``(K, O)`` effect of removing each group on each of O values

@@ -84,7 +84,7 @@ class Finding:
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """What a model gets wrong, and which of its training data are the cause.
+    """The errors of a model, and the training data that cause them.
 
     classes, groups: names of the L classes and the K groups
     sizes:      ``(K,)`` training samples of each group
@@ -393,7 +393,7 @@ def _useless_sentences(useless: Sequence[Finding]) -> list[str]:
 
 
 def _changes(finding: Finding) -> str:
-    """What removing a group does, in words."""
+    """A clause that says how removing a group changes loss and accuracy."""
     verb = "lowers" if finding.loss < 0 else "raises"
     loss = f"{verb} the loss by {abs(finding.loss):.2g}"
     if finding.accuracy == 0:

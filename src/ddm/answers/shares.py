@@ -43,7 +43,7 @@ _STEPS = 16
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """What each sample of a group contributes to the group's effect.
+    """The share of each sample of a group in the group's effect.
 
     group:  name of the group
     output: the value that the effect is on, in words

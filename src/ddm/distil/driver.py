@@ -1,4 +1,4 @@
-"""From a target and a partition to synsets, in blocks of groups that fit the memory.
+"""Distils the synsets of all groups, in blocks of groups that fit the memory.
 
 A block holds complete classes where they fit, because the gradient of a class is the mean of its clusters' gradients.
 Each block is saved when it is finished, so that a killed run resumes with the next one.

@@ -79,7 +79,7 @@ def _bar_row(name: str, before: float, after: float) -> str:
 
 
 def trail(run: ExploredRun, state: State, question: Question, trace: Trace) -> str:
-    """From the image to the class to the group behind the answer, with pictures of each."""
+    """HTML that leads from the image to the class to the group behind the answer, with pictures of each."""
     partition, name = run.datamodel.partition, class_in_focus(run, state, question)
     steps = [_step("image", _thumbnail(question.raw, "the image in question"), "", "")]
     upper = partition.by_class()

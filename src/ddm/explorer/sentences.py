@@ -29,7 +29,7 @@ def value_text(state: State, value: float) -> str:
 
 
 def effect_clause(state: State, focus: str, effect: float) -> str:
-    """What the removal of a group does, as the end of a sentence."""
+    """The end of a sentence that says how the removal of a group changes the value."""
     size = f"{100 * abs(effect):.1f} points" if state.objective in _IN_POINTS else f"{abs(effect):.3g}"
     if state.objective == "prediction":
         return f"moves the probabilities by {size} (squared distance)"
@@ -58,7 +58,7 @@ def verdict(run: ExploredRun, state: State, question: Question) -> str:
 
 
 def removal_sentence(state: State, run: ExploredRun, before: np.ndarray, after: np.ndarray) -> str:
-    """How the removal changes the prediction."""
+    """A sentence that says how the removal changes the prediction."""
     if not state.remove:
         return "No group is removed yet: tick groups to see the model without them."
     first, second = run.classes[int(before.argmax())], run.classes[int(after.argmax())]
@@ -69,7 +69,7 @@ def removal_sentence(state: State, run: ExploredRun, before: np.ndarray, after: 
 
 
 def retraining_cost(run: ExploredRun) -> str:
-    """How long a comparison with retraining takes, or why it is not possible."""
+    """A sentence that says how long a comparison with retraining takes, or why it is not possible."""
     try:
         seconds = run.retraining_seconds
     except InputError as error:

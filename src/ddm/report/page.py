@@ -79,7 +79,7 @@ def installed() -> bool:
 
 
 def _contents(subject: Subject, facts: dict[str, Any], command: str) -> dict[str, Any]:
-    """What each section says. The groups come last: their pictures use the space that the others leave."""
+    """The content of each section. The groups come last: their pictures use the space that the others leave."""
     contents = {
         "model": model_section(facts),
         "trust": trust_section(subject.datamodel.audited),

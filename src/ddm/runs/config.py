@@ -76,7 +76,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Config:
-        """From the values of ``to_dict``."""
+        """Build a config from the values that ``to_dict`` returned."""
         try:
             fields = dict(values)
             recipe, settings = Recipe(**fields.pop("recipe")), Settings(**fields.pop("settings"))

@@ -147,7 +147,7 @@ def checkpoint_hashes(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 
 def explain_other_file(path: Path, manifest: Mapping[str, Any]) -> str:
-    """How a partition or synset differs from the one that the run was saved with, as a clause."""
+    """Describe how a partition or synset differs from the one that the run was saved with, as a clause."""
     try:
         metadata = read_metadata(path)
     except InputError:
@@ -163,7 +163,7 @@ def explain_other_file(path: Path, manifest: Mapping[str, Any]) -> str:
 
 
 def explain_other_trajectory(run: Path, manifest: Mapping[str, Any]) -> str:
-    """How the training of the checkpoints in a run differs from the training that belongs there, as a clause."""
+    """Describe how the training of the checkpoints in a run differs from the training that belongs there, as a clause."""
     progress = run / TRAJECTORY / "progress.safetensors"
     known = read_metadata(progress) if progress.exists() else {}
     if "data" in known and not str(known["data"]).startswith(manifest["data"]):

@@ -64,7 +64,7 @@ class Audit:
 
     @property
     def sentence(self) -> str:
-        """What to trust this datamodel for, and what not."""
+        """The verdict: the uses for which to trust this datamodel, and those for which not to."""
         return verdict(self)
 
     def to_dict(self) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def draw_stratified(effects: np.ndarray, count: int, seed: int = 0) -> np.ndarra
 
 
 def verdict(audit: Audit) -> str:
-    """What to trust the audited datamodel for, and what not, in one line: a sentence for each judgement."""
+    """The verdict in one line: one sentence per judgement, each naming the uses that it covers."""
     table = audit.figures[SAME]
     measured = {
         figure: table[name] for name, figure in FIGURES.items() if name in table and table[name]["value"] is not None

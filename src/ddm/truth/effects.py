@@ -21,7 +21,7 @@ from ddm.truth.retraining import NO_ROWS, Retraining, group_rows
 
 @dataclass(frozen=True)
 class EffectQuery:
-    """Which effects to compute: on which samples, of removing which groups.
+    """A query for effects: the samples to measure, and the groups to remove.
 
     test:       m samples; effects are computed for each one
     validation: samples; effects are computed on their mean loss
@@ -48,7 +48,7 @@ class EffectQuery:
 
 @dataclass(frozen=True, eq=False)
 class Effects:
-    """What removing groups does to m test samples, predicted or true.
+    """Effects of removing groups on m test samples, predicted or true.
 
     shift:      Dist_1 of each single group ``(K, m)``, or any score that orders groups as Dist_1 does
     margin:     change of the correct class's log-odds without each single group ``(K, m)``
