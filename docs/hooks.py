@@ -1,4 +1,4 @@
-"""Hooks for mkdocs: they write the options of the commands, turn notebooks into pages, and link files outside of docs/."""
+"""Hooks for mkdocs: they list the options of commands, turn notebooks into pages, and link files outside of docs/."""
 
 from __future__ import annotations
 

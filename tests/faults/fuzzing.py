@@ -18,7 +18,7 @@ BLOCK = 100
 
 
 def some(most: int, least: int) -> int:
-    """The number of faults to try: the part of ``most`` that the variable FAULTS asks for, but not fewer than ``least``."""
+    """The number of faults to try: the fraction of ``most`` that the variable FAULTS sets, but at least ``least``."""
     return max(least, round(most * float(os.environ.get("FAULTS", "0.01"))))
 
 

@@ -163,7 +163,7 @@ def explain_other_file(path: Path, manifest: Mapping[str, Any]) -> str:
 
 
 def explain_other_trajectory(run: Path, manifest: Mapping[str, Any]) -> str:
-    """Describe how the training of the checkpoints in a run differs from the training that belongs there, as a clause."""
+    """Say how the training of a run's checkpoints differs from the training that belongs there, as a clause."""
     progress = run / TRAJECTORY / "progress.safetensors"
     known = read_metadata(progress) if progress.exists() else {}
     if "data" in known and not str(known["data"]).startswith(manifest["data"]):
