@@ -6,6 +6,7 @@ that a page leaves to the reader; a page that goes on from another finds the oth
 """
 
 import contextlib
+import inspect
 import io
 import re
 import shlex
@@ -21,6 +22,7 @@ import pytest
 import typer.main
 from matplotlib import image
 
+import ddm
 from ddm.cli import main as cli
 from ddm.cli.main import app
 
@@ -213,7 +215,7 @@ def test_the_reference_and_the_commands_are_filled_in(site):
             if option.name != "help":
                 assert (option.opts[0] if option.opts[0].startswith("-") else option.name.upper()) in commands
     answers = (site / "reference/answers.html").read_text(encoding="utf-8")
-    assert "What removing each group does to an objective." in answers
+    assert inspect.getdoc(ddm.Attribution).splitlines()[0] in answers
     assert "<li><code>baseline</code>" in answers
     notebook = (site / "notebooks/first-answer.html").read_text(encoding="utf-8")
     assert "data:image/png;base64," in notebook
