@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import hypothesis
 import pytest
 import refusals
 import torch
@@ -26,6 +27,10 @@ os.environ.update(HF_HOME=tempfile.mkdtemp(prefix="ddm-hf-"), HF_HUB_OFFLINE="1"
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
 torch.set_num_threads(1)
+
+# A test must not fail because the machine is busy.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session")

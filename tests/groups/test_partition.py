@@ -60,7 +60,7 @@ def quiet():
         yield
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(labels, clusters, st.sampled_from([1, 2, 5, None]), st.integers(0, 3))
 def test_kmeans_puts_every_sample_in_one_group_of_its_class(labels, clusters, distinct, seed):
     data, points = samples(labels), features(len(labels), distinct, seed)
@@ -68,7 +68,8 @@ def test_kmeans_puts_every_sample_in_one_group_of_its_class(labels, clusters, di
     check(result, data, clusters)
     for label in set(labels):
         mine = points[np.array(labels) == label]
-        expected = min(clusters, len(np.unique(mine, axis=0)))
+        least = partition.least_size(np.array(labels), clusters)
+        expected = min(clusters, max(1, len(mine) // least), len(np.unique(mine, axis=0)))
         assert (result.parents == label).sum() == expected
 
 
@@ -81,7 +82,8 @@ def test_sequential_groups_have_equal_size_and_follow_the_order_of_the_training_
         rows = np.flatnonzero(np.array(labels) == label)
         assert (np.diff(result.groups[rows]) >= 0).all()
         sizes = result.sizes[result.parents == label]
-        assert len(sizes) == min(clusters, len(rows))
+        least = partition.least_size(np.array(labels), clusters)
+        assert len(sizes) == min(clusters, max(1, len(rows) // least))
         assert sizes.max() - sizes.min() <= 1
 
 
@@ -160,7 +162,7 @@ def test_kmeans_depends_on_the_seed_alone():
 def test_fewer_samples_than_clusters_gives_fewer_clusters_and_names_the_class(how):
     data = samples([0, 0, 0, 1, 2, 2, 2])
     arguments = (features(7), 3) if how == "kmeans" else (3,)
-    with pytest.warns(UserWarning, match=r"3 clusters in 1 class.*bee \(1\)"):
+    with pytest.warns(UserWarning, match=r"3 clusters .* in 1 class.*bee \(1\)"):
         result = getattr(partition, how)(data, *arguments)
     assert np.bincount(result.parents).tolist() == [3, 1, 3]
 
@@ -178,6 +180,48 @@ def test_enough_samples_give_no_warning():
         clustered = partition.kmeans(samples([0, 1] * 6), features(12), 3)
         cut = partition.sequential(samples([0, 1] * 6), 3)
     assert len(clustered) == len(cut) == 6
+
+
+def imbalanced(rare=5, frequent=500):
+    """Two classes, one with a hundredth of the samples, and points with an outlier in the frequent class."""
+    labels = [0] * frequent + [1] * rare
+    points = features(len(labels))
+    points[0] = 1000
+    return samples(labels), points
+
+
+@pytest.mark.parametrize("how", ["kmeans", "sequential"])
+def test_a_rare_class_is_not_split_into_single_samples(how):
+    data, points = imbalanced()
+    result = getattr(partition, how)(data, *([points, 10] if how == "kmeans" else [10]))
+    assert result.sizes[result.parents == 1].tolist() == [5]
+    assert (result.parents == 0).sum() == 10
+
+
+def test_an_outlier_shares_its_cluster_with_the_nearest_samples():
+    data, points = imbalanced()
+    points[1:41] += 100
+    result = partition.kmeans(data, points, 2)
+    mates = result.members(result.groups[0])
+    assert len(mates) == 16
+    assert set(mates) <= set(range(41))
+
+
+@given(labels, clusters)
+def test_the_least_size_is_at_most_16_and_at_most_half_of_the_mean_in_the_largest_class(labels, clusters):
+    labels = np.repeat(labels, 10)
+    least = partition.least_size(labels, clusters)
+    assert 1 <= least <= 16
+    assert least == 1 or 2 * least * clusters <= np.bincount(labels).max()
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(0, 2), min_size=30, max_size=80), st.integers(1, 3), st.integers(0, 3))
+def test_no_cluster_is_below_the_least_size_unless_its_class_is(labels, clusters, seed):
+    result = partition.kmeans(samples(labels), features(len(labels), seed=seed), clusters, seed)
+    least = partition.least_size(np.array(labels), clusters)
+    for size, parent in zip(result.sizes, result.parents, strict=True):
+        assert size >= min(least, labels.count(parent))
 
 
 @pytest.mark.parametrize("count", [0, -1])

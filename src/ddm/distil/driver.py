@@ -27,7 +27,7 @@ from ddm.distil.response.matching import ResponseMatching
 from ddm.distil.settings import Settings
 from ddm.distil.synset import Synset
 from ddm.errors import InputError
-from ddm.groups.partition import Partition
+from ddm.groups.partition import SMALL_GROUP, Partition
 from ddm.training.target import Target
 
 MATCHINGS: dict[str, Callable[[Target, Samples, Settings, Engine], Matching]] = {
@@ -39,9 +39,6 @@ MATCHINGS: dict[str, Callable[[Target, Samples, Settings, Engine], Matching]] = 
 
 _ZERO_ALIGNMENT = 1e-6
 """Alignments below this count as zero."""
-
-_SMALL_GROUP = 16
-"""Synsets of groups with fewer samples than this reveal single samples, as ``ddm bench privacy`` shows."""
 
 
 def distil(
@@ -141,10 +138,10 @@ def _check_synset(synset: Synset, what: str, settings: Settings) -> None:
 
 def _warn_of_small_groups(partition: Partition) -> None:
     """Warn that clipping does not hide the samples of small groups."""
-    small = int((partition.sizes < _SMALL_GROUP).sum())
+    small = int((partition.sizes < SMALL_GROUP).sum())
     if small:
         _warn(
-            f"{small} of {len(partition)} groups have fewer than {_SMALL_GROUP} samples. Their synsets reveal "
+            f"{small} of {len(partition)} groups have fewer than {SMALL_GROUP} samples. Their synsets reveal "
             "single samples, even with private settings: use fewer clusters."
         )
 

@@ -2,7 +2,8 @@
 
 By default k-means splits each class ``l`` into ``C`` clusters, by features of the target's penultimate layer. Group
 ``(l, c)`` is named ``class/cluster``. The paper's "w/o cluster" is ``sequence``: it cuts each class into parts of equal
-size, in the order of the training set.
+size, in the order of the training set. Both keep groups above a least size, because a group of one sample tells little
+more than noise, and its synset reveals the sample.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from ddm.training.target import Target
 
 Group = int | str
 """A group as users name it: its number, or its name such as ``3/7``."""
+
+SMALL_GROUP = 16
+"""Synsets of groups with fewer samples than this reveal single samples, as ``ddm bench privacy`` shows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,24 +163,27 @@ def classwise(samples: Samples) -> Partition:
 def sequential(samples: Samples, clusters: int) -> Partition:
     """Cut each class into ``clusters`` parts of equal size, in the order of the training set."""
 
-    def cut(rows: np.ndarray, count: int) -> np.ndarray:
+    def cut(rows: np.ndarray, count: int, least: int) -> np.ndarray:
         return np.arange(len(rows)) * count // len(rows)
 
     return _split_classes(samples, clusters, cut)
 
 
 def kmeans(samples: Samples, features: np.ndarray, clusters: int, seed: int = 0) -> Partition:
-    """Split each class into ``clusters`` by k-means on ``features (n, F)``."""
+    """Split each class into ``clusters`` by k-means on ``features (n, F)``.
+
+    A cluster below the least size of ``least_size`` takes samples from its neighbours.
+    """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
-    def cut(rows: np.ndarray, count: int) -> np.ndarray:
+    def cut(rows: np.ndarray, count: int, least: int) -> np.ndarray:
         # With several threads the order of summation varies, and the clusters with it.
         with threadpool_limits(1), warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # ``_split_classes`` warns of too few distinct points
             numbers: np.ndarray = KMeans(count, n_init=4, random_state=seed).fit_predict(features[rows])
-        return numbers
+        return _fill_small_clusters(features[rows], numbers, least)
 
     return _split_classes(samples, clusters, cut)
 
@@ -205,8 +212,50 @@ def from_groups(samples: Samples, groups: Sequence[Any] | np.ndarray) -> Partiti
     )
 
 
-def _split_classes(samples: Samples, clusters: int, cut: Callable[[np.ndarray, int], np.ndarray]) -> Partition:
-    """Split each class by ``cut(rows, count)``, which returns the cluster of each row. Empty clusters are dropped."""
+Cut = Callable[[np.ndarray, int, int], np.ndarray]
+"""``cut(rows, count, least)`` splits the samples at ``rows`` into ``count`` clusters of ``least`` samples or more.
+
+It returns the cluster of each row.
+"""
+
+
+def least_size(labels: np.ndarray, clusters: int) -> int:
+    """The least size of a group when each class is split into ``clusters``.
+
+    It is half of the mean cluster size in the largest class, 16 at most. So rare classes and outliers are not split
+    into single samples, and whoever asks for small groups still gets them.
+    """
+    mean = int(np.bincount(labels).max()) // clusters
+    return min(max(1, mean // 2), SMALL_GROUP)
+
+
+def _fill_small_clusters(points: np.ndarray, clusters: np.ndarray, least: int) -> np.ndarray:
+    """The cluster of each of n points, after clusters of fewer than ``least`` points took points from larger ones.
+
+    Each time, the smallest cluster takes the point whose squared distance to a centroid grows least by the move.
+    """
+    _, clusters, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
+    if len(sizes) == 1 or sizes.min() >= least:
+        return clusters
+    distances = _squared_distances(points, clusters, len(sizes))
+    while sizes.min() < least:
+        smallest = int(sizes.argmin())
+        free = np.flatnonzero(sizes[clusters] > least)
+        moved = free[(distances[free, smallest] - distances[free, clusters[free]]).argmin()]
+        sizes[clusters[moved]] -= 1
+        sizes[smallest] += 1
+        clusters[moved] = smallest
+    return clusters
+
+
+def _squared_distances(points: np.ndarray, clusters: np.ndarray, count: int) -> np.ndarray:
+    """Squared distances ``(n, count)`` of points ``(n, F)`` to the centroids of their clusters."""
+    centroids = np.stack([points[clusters == k].mean(0) for k in range(count)])
+    return np.stack([np.square(points - centroid).sum(1) for centroid in centroids], axis=1)
+
+
+def _split_classes(samples: Samples, clusters: int, cut: Cut) -> Partition:
+    """Split each class by ``cut``. Empty clusters are dropped, and a class with few samples has fewer clusters."""
     if clusters < 1:
         raise InputError(f"clusters must be at least 1, not {clusters}.")
     labels = samples.labels.numpy()
@@ -214,7 +263,8 @@ def _split_classes(samples: Samples, clusters: int, cut: Callable[[np.ndarray, i
     names: list[str] = []
     parents: list[int] = []
     short = []
-    for label, rows, parts in _cut_classes(labels, clusters, cut):
+    least = least_size(labels, clusters)
+    for label, rows, parts in _cut_classes(labels, clusters, least, cut):
         distinct, numbers = np.unique(parts, return_inverse=True)
         groups[rows] = len(names) + numbers
         names += [f"{samples.classes[label]}/{c}" for c in range(len(distinct))]
@@ -223,20 +273,20 @@ def _split_classes(samples: Samples, clusters: int, cut: Callable[[np.ndarray, i
             short.append(f"{samples.classes[label]} ({len(distinct)})")
     if short:
         warnings.warn(
-            f"too few distinct samples for {clusters} clusters in {len(short)} classes: {', '.join(short[:5])}"
-            f"{', …' if len(short) > 5 else ''} have fewer.",
+            f"too few distinct samples for {clusters} clusters of at least {least} in {len(short)} classes: "
+            f"{', '.join(short[:5])}{', …' if len(short) > 5 else ''} have fewer clusters.",
             stacklevel=3,
         )
     return Partition(groups, tuple(names), np.array(parents), samples.classes)
 
 
 def _cut_classes(
-    labels: np.ndarray, clusters: int, cut: Callable[[np.ndarray, int], np.ndarray]
+    labels: np.ndarray, clusters: int, least: int, cut: Cut
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """For each class: its label, the positions of its samples, and the cluster of each of these samples."""
     classes = np.unique(labels)
     with bar("clustering", len(classes)) as advance:
         for label in classes:
             rows = np.flatnonzero(labels == label)
-            yield label, rows, cut(rows, min(clusters, len(rows)))
+            yield label, rows, cut(rows, min(clusters, max(1, len(rows) // least)), least)
             advance(1)
