@@ -213,14 +213,30 @@ class DistilledDatamodel:
         verdict = None if self.audited is None else self.audited.sentence
         return diagnose(self._clusters, self.partition, self._batch(samples), self._training_set(train), verdict)
 
-    def counterfactual(self, remove: Group | Iterable[Group]) -> nn.Module:
-        """The network as it would be without some groups, given by number or name: a plain ``nn.Module``."""
-        removed = self.partition.removal(remove)
+    def counterfactual(
+        self, remove: Group | Iterable[Group] | None = None, *, weights: Mapping[Group, float] | None = None
+    ) -> nn.Module:
+        """The network as it would be without some groups, or with other weights of groups: a plain ``nn.Module``.
+
+        remove:  groups to leave out, by number or name
+        weights: how much each sample of a group counts, such as ``{"3/7": 0.5, "1/2": 2}``. A group of weight w moves
+                 the network by 1 − w times its displacement: 0 removes the group, 1 leaves it as it is. Groups that
+                 are not named keep the weight 1.
+        """
+        if remove is not None and weights is None:
+            removed = self.partition.removal(remove)
+        elif weights is not None and remove is None:
+            removed = self.partition.reweighting(weights)
+        else:
+            raise InputError("give either the groups to remove or the weights of groups.")
         self._clusters.check_usable(removed)
         return self._clusters.network(removed)
 
     def outputs(self, x: Tensor, removed: np.ndarray | None = None) -> Tensor:
-        """Logits ``(M, n, L)`` under perturbations ``removed (M, K)``, by default each group removed once."""
+        """Logits ``(M, n, L)`` under perturbations ``removed (M, K)``, by default each group removed once.
+
+        removed: a mask that is True where a group is removed, or 1 − weight for each group
+        """
         if removed is None:
             removed = designs.leave_one_out(len(self.partition))
         return self._clusters.outputs(removed, x)

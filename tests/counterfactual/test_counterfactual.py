@@ -206,3 +206,84 @@ def test_the_users_own_network_with_batchnorm_keeps_its_statistics_and_frozen_la
     assert np.isfinite(found.matrix).all()
     # Probabilities add up to one, so effects on them add up to zero. Active dropout would break this.
     np.testing.assert_allclose(found.matrix.sum(1), 0, atol=1e-6)
+
+
+# --- weights ---
+
+
+def displacement(datamodel, **changes):
+    """How far the parameters of a counterfactual are from the target's ``(P,)``."""
+    network = datamodel.counterfactual(**changes)
+    return datamodel.target.flat.vector(network.state_dict()) - datamodel.target.theta
+
+
+def test_the_displacement_is_linear_in_one_minus_the_weight(datamodel):
+    one, other = displacement(datamodel, remove="3/1"), displacement(datamodel, remove="1/2")
+    for weight, further in ((0.5, 2), (0.9, 0.25), (3, 0)):
+        found = displacement(datamodel, weights={"3/1": weight, "1/2": further})
+        torch.testing.assert_close(found, (1 - weight) * one + (1 - further) * other, rtol=1e-4, atol=1e-6)
+
+
+def test_weight_0_removes_a_group_and_weight_1_leaves_it(datamodel, digits):
+    x, _ = digits.test.batch()
+    names = datamodel.partition.names
+    for removed in (names[4:5], names[2:9]):
+        weights = dict.fromkeys(names, 1) | dict.fromkeys(removed, 0)
+        assert torch.equal(datamodel.counterfactual(weights=weights)(x), datamodel.counterfactual(removed)(x))
+    for weights in ({}, dict.fromkeys(names, 1.0)):
+        torch.testing.assert_close(datamodel.counterfactual(weights=weights)(x), datamodel.target.outputs(x))
+
+
+def test_the_outputs_of_fractional_perturbations_agree_with_single_networks_and_to_first_order_with_fast_ones(
+    datamodel, digits
+):
+    x, _ = digits.test.batch(slice(0, 6))
+    weights = np.random.default_rng(0).uniform(0.9, 1.1, (3, len(datamodel.partition)))
+    single = torch.stack([datamodel.counterfactual(weights=dict(enumerate(row.tolist())))(x) for row in weights])
+    torch.testing.assert_close(datamodel.outputs(x, 1 - weights), single, rtol=1e-3, atol=1e-4)
+    fast, before = datamodel._clusters.outputs(1 - weights, x, fast=True), datamodel.target.outputs(x)
+    assert (fast - single).norm() < 0.1 * (single - before).norm()
+
+
+def test_fine_tuning_in_several_steps_weighs_the_step_of_each_group(target, digits):
+    datamodel = ddm.DistilledDatamodel.fit(
+        target, digits.train, clusters=1, matching="reverse", steps=2, finetune_steps=3
+    )
+    whole, small = displacement(datamodel, remove=[2, 5]), displacement(datamodel, weights={2: 0.99, 5: 1.02})
+    assert torch.equal(displacement(datamodel, weights={2: 0, 5: 0}), whole)
+    two, five = datamodel._clusters._steps(torch.tensor([2, 5]), target.theta)
+    assert (small - (0.01 * two - 0.02 * five)).norm() < 0.05 * small.norm()
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ({"3/99": 2}, "there is no group"),
+        ({"3/1": -0.1}, "at least 0"),
+        ({"3/1": float("nan")}, "finite"),
+        ({"3/1": float("inf")}, "finite"),
+        ({"3/1": "half"}, "finite number"),
+        ({"3/1": 2, 10: 2}, "twice"),
+        ([0.5, 2], "map groups to numbers"),
+    ],
+)
+def test_bad_weights_are_refused(datamodel, refused, weights, words):
+    assert datamodel.partition.index("3/1") == 10
+    with refused(words):
+        datamodel.counterfactual(weights=weights)
+
+
+def test_weights_that_leave_no_training_data_are_refused(datamodel, refused):
+    with refused("every group", "keep at least one"):
+        datamodel.counterfactual(weights=dict.fromkeys(datamodel.partition.names, 0))
+
+
+def test_removal_and_weights_together_or_neither_are_refused(datamodel, refused):
+    for changes in ({}, {"remove": [], "weights": {}}):
+        with refused("either"):
+            datamodel.counterfactual(**changes)
+
+
+def test_perturbations_that_are_not_finite_are_refused(datamodel, digits, refused):
+    with refused("1 − weight"):
+        datamodel.outputs(digits.test.batch()[0], np.full((1, len(datamodel.partition)), np.nan))

@@ -1,8 +1,9 @@
 """Counterfactuals θ_p: the target after fine-tuning on the synset of the removed groups, ℱ(S_κ : p(κ) = 0).
 
-    θ ← θ − Σ_{κ removed} (α_κ / T) ∇L(θ; S_κ),    T times, from θ_τ.
+    θ ← θ − Σ_κ removed_κ (α_κ / T) ∇L(θ; S_κ),    T times, from θ_τ.
 
-With T = 1 every model is θ_τ plus a sum of K fixed directions, which are computed once.
+removed_κ is 1 for a removed group, 0 for a group that stays, and 1 − w for a group of weight w. With T = 1 every model
+is θ_τ plus multiples of K fixed directions, which are computed once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddm.counterfactual.displaced import Models
+from ddm.counterfactual.displaced import Models, sums
 from ddm.curvature.gradients import jacobian, together
 from ddm.distil.synset import Synset
 from ddm.distil.synset_gradients import synset_gradients
@@ -20,7 +21,7 @@ from ddm.training.target import Target
 
 
 class Counterfactuals(Models):
-    """The models that would have been trained without some groups, for a target and its synset."""
+    """The models that would have been trained without some groups, or with other weights of groups."""
 
     def __init__(self, target: Target, synset: Synset) -> None:
         self.target, self.synset = target, synset
@@ -45,18 +46,18 @@ class Counterfactuals(Models):
         return self._directions if groups is None else self._directions[groups]
 
     def parameters(self, removed: np.ndarray | Tensor) -> Tensor:
-        """θ_p ``(M, P)`` for M perturbations: ``removed (M, K)`` is True where a group is removed."""
+        """θ_p ``(M, P)`` for M perturbations ``removed (M, K)``."""
         if self.synset.steps > 1:
             return torch.stack([self._finetune(row) for row in self._check(removed)])
         return super().parameters(removed)
 
     def _finetune(self, removed: Tensor) -> Tensor:
-        """θ_p ``(P,)`` after T steps on the synsets of the removed groups ``(K,)``."""
+        """θ_p ``(P,)`` after T steps on the synsets of the groups, for one perturbation ``(K,)``."""
         groups = removed.nonzero()[:, 0]
         theta = self.target.theta
         for _ in range(self.synset.steps):
-            parts = [self._steps(some, theta).sum(0) for some in groups.split(self._batch_size)]
-            theta = theta + torch.stack(parts).sum(0) / self.synset.steps
+            parts = [sums(removed[None, some], self._steps(some, theta)) for some in groups.split(self._batch_size)]
+            theta = theta + torch.cat(parts).sum(0) / self.synset.steps
         return theta
 
     def _steps(self, groups: Tensor, theta: Tensor) -> Tensor:

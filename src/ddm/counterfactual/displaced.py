@@ -1,4 +1,8 @@
-"""Displaced models: θ_τ plus one direction for each removed group."""
+"""Displaced models: θ_τ plus a multiple of one direction for each group.
+
+``removed (M, K)`` says how much of each group a model lacks: 1 − w for a group of weight w. 1 (or True) removes the
+group, 0 keeps it as it is, ½ halves its weight, and −1 doubles it. A mask is the special case of 0 and 1.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ _FEW_INPUTS, _FEW_PARAMETERS = 4, 250_000
 
 
 class Models:
-    """The models θ_p = θ_τ + Σ_{κ removed} d_κ for K directions ``(K, P)``."""
+    """The models θ_p = θ_τ + Σ_κ removed_κ d_κ for K directions ``(K, P)``."""
 
     def __init__(self, target: Target, directions: Tensor) -> None:
         self.target = target
@@ -42,17 +46,17 @@ class Models:
         return self._directions if groups is None else self._directions[groups]
 
     def parameters(self, removed: np.ndarray | Tensor) -> Tensor:
-        """θ_p ``(M, P)`` for M perturbations: ``removed (M, K)`` is True where a group is removed."""
+        """θ_p ``(M, P)`` for M perturbations ``removed (M, K)``."""
         removed, theta = self._check(removed), self.target.theta
         if self._fits_budget:
-            return theta + _sums(removed, self.directions(None))
+            return theta + sums(removed, self.directions(None))
         models = theta.repeat(len(removed), 1)
         for groups in removed.any(0).nonzero()[:, 0].split(self._batch_size):
-            models += _sums(removed[:, groups], self.directions(groups))
+            models += sums(removed[:, groups], self.directions(groups))
         return models
 
     def network(self, removed: np.ndarray | Tensor) -> nn.Module:
-        """The model without the groups of ``removed (K,)``, as a plain network in evaluation mode."""
+        """The model of one perturbation ``removed (K,)``, as a plain network in evaluation mode."""
         theta = self.parameters(torch.as_tensor(removed)[None])[0]
         return self.target.flat.module(theta, self.target.fixed)
 
@@ -63,8 +67,8 @@ class Models:
     def stacks(self, removed: np.ndarray | Tensor, x: Tensor, *, fast: bool = False) -> Iterator[Tensor]:
         """Logits ``(m, n, L)`` of the target and then of each perturbed model, in batches of a few models.
 
-        ``fast`` computes them from one Jacobian of the target instead of from M models: f + J Σ d_κ, which agrees to
-        first order in the step.
+        ``fast`` computes them from one Jacobian of the target instead of from M models: f + J Σ removed_κ d_κ, which
+        agrees to first order in the step.
         """
         removed, x = self._check(removed), x.to(self.target.device)
         return self._linear(removed, x) if fast else self._exact(removed, x)
@@ -118,15 +122,17 @@ class Models:
         return len(self) <= self._batch_size
 
     def _check(self, removed: np.ndarray | Tensor) -> Tensor:
-        removed = torch.as_tensor(removed).to("cpu", torch.bool)
+        removed = torch.as_tensor(removed).cpu()
         if removed.dim() != 2 or removed.shape[1] != len(self):
             raise InputError(f"perturbations of shape {tuple(removed.shape)} do not fit {len(self)} groups.")
+        if not removed.isfinite().all():
+            raise InputError("perturbations hold NaN or infinite values: give a mask, or 1 − weight for each group.")
         return removed
 
 
-def _sums(removed: Tensor, directions: Tensor) -> Tensor:
-    """Σ_{κ removed} d_κ ``(M, P)`` for ``removed (M, B)`` and directions ``(B, P)``."""
-    if (removed.sum(1) == 1).all():
+def sums(removed: Tensor, directions: Tensor) -> Tensor:
+    """Σ_κ removed_κ d_κ ``(M, P)`` for ``removed (M, B)`` and directions ``(B, P)``."""
+    if (removed.count_nonzero(1) == 1).all() and (removed.sum(1) == 1).all():  # one whole group each: nothing to add
         chosen = removed.int().argmax(1)
         in_order = torch.equal(chosen, torch.arange(len(directions)))
         return directions if in_order else directions[chosen]

@@ -8,11 +8,13 @@ more than noise, and its synset reveals the sample.
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -106,6 +108,23 @@ class Partition:
         if mask.all():
             raise InputError("removing every group leaves no training data: keep at least one.")
         return mask
+
+    def reweighting(self, weights: Mapping[Group, float]) -> np.ndarray:
+        """1 − w ``(K,)`` for groups of weight w: 1 removes a group, 0 keeps it as it is, −1 doubles it."""
+        if not isinstance(weights, Mapping):
+            raise InputError("weights must map groups to numbers, such as {'3/7': 0.5}.")
+        removed = np.zeros(len(self))
+        numbers = [self.index(group) for group in weights]
+        if len(set(numbers)) < len(numbers):
+            raise InputError("weights name a group twice, once by number and once by name: name it once.")
+        for number, weight in zip(numbers, weights.values(), strict=True):
+            if not isinstance(weight, Real) or not 0 <= float(weight) < math.inf:
+                name = self.names[number]
+                raise InputError(f"group '{name}' cannot weigh {weight!r}: give a finite number of at least 0.")
+            removed[number] = 1 - float(weight)
+        if (removed == 1).all():
+            raise InputError("every group has the weight 0, which leaves no training data: keep at least one.")
+        return removed
 
     def __repr__(self) -> str:
         where = "that cut across classes" if self.parents is None else f"in {len(np.unique(self.parents)):,} classes"
