@@ -35,6 +35,53 @@ def test_wrong_labels_are_refused(labels, words):
         Samples.from_arrays(pixels(2, 1, 2, 2), np.array(labels), ["a", "b"])
 
 
+class Pairs(torch.utils.data.Dataset):
+    """A dataset of 40 images whose labels are ``label(i)`` and whose inputs are changed by ``transform``."""
+
+    def __init__(self, label=lambda i: i % 2, transform=lambda x: x):
+        self.images = torch.as_tensor(pixels(40, 1, 4, 4)).float()
+        self.label, self.transform = label, transform
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, i):
+        return self.transform(self.images[i]), self.label(i)
+
+
+@pytest.mark.parametrize("label", [lambda i: i / 40, lambda i: torch.tensor(0.5), lambda i: np.nan, lambda i: 1e-9])
+def test_labels_of_a_dataset_that_are_not_whole_numbers_are_refused(label):
+    with refused("the dataset", "whole numbers"):
+        Samples.from_dataset(Pairs(label))
+
+
+@pytest.mark.parametrize("kind", [int, float, bool, np.uint8, torch.tensor, lambda y: torch.tensor([float(y)])])
+def test_whole_labels_of_a_dataset_may_have_any_type(kind):
+    samples = Samples.from_dataset(Pairs(lambda i: kind(i % 2)))
+    assert samples.labels.tolist() == [0, 1] * 20
+    assert samples.labels.dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    "augment",
+    [
+        lambda x: x.flip(-1) if torch.rand(()) < 0.5 else x,
+        lambda x: x.roll(int(torch.randint(-1, 2, ())), -1),
+        lambda x: x + 0.01 * torch.randn_like(x),
+    ],
+    ids=["flip", "shift", "noise"],
+)
+def test_a_dataset_with_random_augmentation_gives_a_warning(augment):
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match="leave random augmentation out"):
+        Samples.from_dataset(Pairs(transform=augment))
+
+
+def test_a_dataset_that_always_returns_the_same_inputs_gives_no_warning(recwarn):
+    Samples.from_dataset(Pairs(transform=lambda x: (x - 5) / 3))
+    assert not recwarn.list
+
+
 def test_a_label_too_high_to_number_the_classes_is_refused():
     for label in (MAX_CLASSES, 2**62, 1e300):
         with refused("number the classes"):

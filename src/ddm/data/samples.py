@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
@@ -24,6 +25,9 @@ MAX_CLASSES = 100_000
 
 PER_SAMPLE = 128
 """Bytes of memory that a sample needs besides its input: label, origin, and row numbers while splits are drawn."""
+
+_READ_AGAIN = 32
+"""Maximum samples of a dataset that are read twice, to notice random augmentation."""
 
 Index = slice | Sequence[int] | np.ndarray | Tensor
 
@@ -91,13 +95,15 @@ class Samples(Dataset[tuple[Tensor, int]]):
             raise InputError("the dataset is empty: give one with at least one (input, label) pair.")
         try:
             raw = torch.stack([torch.as_tensor(x, dtype=torch.float32) for x, _ in pairs])
-            labels = torch.as_tensor([int(y) for _, y in pairs])
+            labels = torch.as_tensor([float(y) for _, y in pairs], dtype=torch.float64)  # int() would cut 0.7 to 0
         except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(
                 "the dataset must give (input, label) pairs with inputs of one shape and whole-number "
                 f"labels; reading it failed with: {error}"
             ) from None
-        return cls.from_arrays(raw, labels, classes, what="the dataset")
+        samples = cls.from_arrays(raw, labels, classes, what="the dataset")
+        _warn_of_random_inputs(dataset, samples.raw)
+        return samples
 
     def with_normalisation(self, mean: Tensor, std: Tensor) -> Samples:
         """The same samples with this normalisation: mean and standard deviation per channel ``(C,)``."""
@@ -267,6 +273,16 @@ def _check(raw: Tensor, labels: Tensor, classes: Sequence[str] | None, what: str
         count = len(classes) if classes is not None else high + 1
         raise InputError(
             f"{what} has labels from {low} to {high}; with {count} classes they must lie in 0 to {count - 1}."
+        )
+
+
+def _warn_of_random_inputs(dataset: Dataset[Any], raw: Tensor) -> None:
+    """Warn if a dataset returns other inputs than ``raw`` when a few of its samples are read again."""
+    rows = np.unique(np.linspace(0, len(raw) - 1, _READ_AGAIN).round().astype(int)).tolist()
+    if not all(torch.equal(torch.as_tensor(dataset[row][0], dtype=torch.float32), raw[row]) for row in rows):
+        warnings.warn(
+            "the dataset returns another input when it reads a sample again: leave random augmentation out of it.",
+            stacklevel=4,
         )
 
 
