@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ddm.errors import InputError
     from ddm.groups.partition import Partition
     from ddm.runs.store import load
+    from ddm.training.leave_out import leave_out
     from ddm.training.loop import train
     from ddm.training.recipe import Recipe
     from ddm.training.recorder import Recorder
@@ -56,6 +57,7 @@ __all__ = [
     "Trace",
     "Trajectory",
     "datasets",
+    "leave_out",
     "load",
     "networks",
     "objectives",
@@ -79,6 +81,7 @@ _HOMES = {
     "Target": "training.target",
     "Trace": "answers.trace",
     "Trajectory": "training.trajectory",
+    "leave_out": "training.leave_out",
     "load": "runs.store",
     "train": "training.loop",
 }
