@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ddm.training.leave_out import leave_out
     from ddm.training.loop import train
     from ddm.training.recipe import Recipe
-    from ddm.training.recorder import Recorder
+    from ddm.training.recorder import Recorder, record
     from ddm.training.target import Target
     from ddm.training.trajectory import Trajectory
     from ddm.truth.audit import Audit
@@ -61,6 +61,7 @@ __all__ = [
     "load",
     "networks",
     "objectives",
+    "record",
     "train",
 ]
 
@@ -75,6 +76,7 @@ _HOMES = {
     "Partition": "groups.partition",
     "Recipe": "training.recipe",
     "Recorder": "training.recorder",
+    "record": "training.recorder",
     "Samples": "data.samples",
     "Settings": "distil.settings",
     "Synset": "distil.synset",

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from ddm.answers.objectives import OBJECTIVES, resolve
 from ddm.errors import InputError
+from ddm.training.losses import sample_loss
 
 
 def outputs_and_labels(seed, samples, classes):
@@ -47,7 +48,7 @@ def test_the_three_distances_follow_the_formulas_of_the_paper():
 
 def test_the_loss_objective_is_the_loss_of_the_target():
     outputs, baseline, labels = outputs_and_labels(0, 7, 4)
-    own = resolve("loss", lambda f, y: F.cross_entropy(f, y, label_smoothing=0.3))
+    own = resolve("loss", sample_loss(lambda f, y: F.cross_entropy(f, y, label_smoothing=0.3)))
     assert float(own.measure(outputs, baseline, labels)) == pytest.approx(
         float(F.cross_entropy(outputs, labels, label_smoothing=0.3))
     )

@@ -14,9 +14,10 @@ POINTS = [[0.0, 0.0], [0.0, 2.0], [4.0, 0.0], [4.0, 2.0], [4.0, 4.0], [0.0, 10.0
 
 
 def target_of(network):
-    recorder = ddm.Recorder(network)
-    recorder.snapshot(length=1.0)
-    return recorder.target()
+    trajectory = ddm.Trajectory()
+    for t in range(2):
+        trajectory.append(network.state_dict(), t, float(t))
+    return ddm.Target(network, trajectory)
 
 
 def identity_network():

@@ -360,9 +360,10 @@ class BareWeight(nn.Module):
 
 
 def request_for(score_request, network, loss=F.cross_entropy):
-    recorder = ddm.Recorder(network)
-    recorder.snapshot(length=1.0)
-    return replace(score_request, target=recorder.target(loss))
+    trajectory = Trajectory()
+    for t in range(2):
+        trajectory.append(network.state_dict(), t, float(t))
+    return replace(score_request, target=ddm.Target(network, trajectory, loss))
 
 
 @pytest.mark.parametrize("name", ["koh-cg", "koh-lissa", "fastif", "arnoldi"])

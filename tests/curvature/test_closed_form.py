@@ -44,13 +44,19 @@ def logistic(request):
     x = samples.batch()[0].double()  # samples are stored in single precision
     groups = np.arange(N) % K
     everything = torch.ones(N, dtype=torch.bool)
-    recorder = ddm.Recorder(linear(solve(x, y, everything)))
-    for _ in range(2):
-        recorder.snapshot(length=1e4)
+    optimum = linear(solve(x, y, everything))
+    trajectory = ddm.Trajectory()
+    for t in range(3):
+        trajectory.append(optimum.state_dict(), t, 1e4 * t)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibration, "_SAMPLES", N)  # the exact curvature
         datamodel = ddm.DistilledDatamodel.fit(
-            recorder.target(), samples, partition=groups, matching=request.param, distance="cosine", steps=300
+            ddm.Target(optimum, trajectory),
+            samples,
+            partition=groups,
+            matching=request.param,
+            distance="cosine",
+            steps=300,
         )
     without = [solve(x, y, torch.as_tensor(groups != k)) for k in range(K)]
     return samples, datamodel, without
@@ -91,13 +97,19 @@ def squared(outputs, labels):
     return (outputs - F.one_hot(labels, outputs.shape[1])).square().sum(1).mean() / 2
 
 
+def still_target(network):
+    """A target of the squared loss whose checkpoints are all the same."""
+    trajectory = ddm.Trajectory()
+    for t in range(2):
+        trajectory.append(network.state_dict(), t)
+    return ddm.Target(network, trajectory, squared)
+
+
 def test_the_curvature_of_the_squared_loss_is_the_second_moment_of_the_inputs():
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(100, D, generator=generator)
     samples = ddm.Samples.from_arrays(x, torch.randint(0, 2, (100,), generator=generator))
-    recorder = ddm.Recorder(linear(torch.randn(2, D, generator=generator)))
-    recorder.snapshot()
-    target = recorder.target(loss=squared)
+    target = still_target(linear(torch.randn(2, D, generator=generator)))
     units = F.normalize(torch.randn(5, 2 * D, generator=generator, dtype=torch.float64), dim=1)
     gram = samples.batch()[0].double()
     gram = gram.T @ gram / len(samples)
@@ -108,9 +120,7 @@ def test_the_curvature_of_the_squared_loss_is_the_second_moment_of_the_inputs():
 def test_a_calibrated_step_is_the_best_step_along_its_direction():
     generator = torch.Generator().manual_seed(2)
     samples = ddm.Samples.from_arrays(torch.randn(100, D, generator=generator), torch.zeros(100).long(), ["a", "b"])
-    recorder = ddm.Recorder(linear(torch.randn(2, D, generator=generator)))
-    recorder.snapshot()
-    target = recorder.target(loss=squared)
+    target = still_target(linear(torch.randn(2, D, generator=generator)))
     directions, pulls = torch.randn(2, 4, 2 * D, generator=generator, dtype=torch.float64)
     found = calibrate_step_sizes(target, samples, directions, pulls, 0.1)
     x = samples.batch()[0].double()

@@ -14,6 +14,7 @@ import ddm
 import ddm.groups.partition
 from ddm.compute import engine
 from ddm.curvature.gradients import group_gradients, loss_gradient
+from ddm.curvature.step_weights import StepWeights
 from ddm.distil import Settings, distil, paper
 from ddm.distil.blocks import plan_blocks
 from ddm.distil.checkpoints import draw_pairs, real_checkpoints
@@ -163,7 +164,8 @@ def elsewhere(target):
 
 def test_pulls_do_not_use_tensors_of_the_target_on_another_device(target, elsewhere, digits):
     some = _Task(3, ((digits.train[:8], 0.5), (digits.train[8:20], 0.25)))
-    (_, here), (first, there) = (_Pull(one, [0, 2], [0.5, 0.5])(some) for one in (target, elsewhere))
+    weights = StepWeights(target, [0, 2], digits.train)
+    (_, here), (first, there) = (_Pull(one, [0, 2], weights)(some) for one in (target, elsewhere))
     assert first == 3
     assert here.abs().max() > 0
     assert torch.equal(here, there)

@@ -13,12 +13,13 @@ import ddm
 from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.counterfactual.displaced import Models
 from ddm.curvature.gradients import jacobian, loss_gradient, output_gradients
+from ddm.curvature.step_weights import StepWeights
 from ddm.data.samples import Samples
 from ddm.distil import Settings, distil
 from ddm.distil.blocks import Block
 from ddm.distil.response.encode import Encoder, Encoding
 from ddm.distil.response.matching import ResponseMatching
-from ddm.distil.response.solve import Responses, pooled_weights
+from ddm.distil.response.solve import Responses
 from ddm.distil.synset import Synset
 from ddm.groups.partition import classwise, sequential
 
@@ -41,7 +42,7 @@ def everything(partition):
 
 def test_a_checkpoint_is_weighted_by_its_share_of_the_learning_rates_around_it(target):
     rates = target.trajectory.cumulative_rates
-    weights = pooled_weights(target, [0, 2, 6])
+    weights = StepWeights(target, [0, 2, 6], None).uniform
     wanted = np.array([rates[2] / 2, rates[6] / 2, (rates[6] - rates[2]) / 2]) / rates[6]
     np.testing.assert_allclose(weights, wanted, rtol=1e-9)
 
@@ -85,8 +86,9 @@ def test_a_linear_model_responds_as_ridge_regression_without_the_group(monkeypat
     x = torch.randn(400, 6, generator=generator)
     y = (x @ torch.randn(6, 2, generator=generator)).argmax(1)
     samples = Samples.from_dataset(torch.utils.data.TensorDataset(x, y))
-    recorder = ddm.Recorder(network := nn.Linear(6, 2, bias=False))
+    network = nn.Linear(6, 2, bias=False)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
+    recorder = ddm.Recorder(network, optimizer)
 
     def squared(logits, labels):
         return 0.5 * (logits - F.one_hot(labels, 2).to(logits)).square().sum(1).mean()
@@ -95,12 +97,11 @@ def test_a_linear_model_responds_as_ridge_regression_without_the_group(monkeypat
         optimizer.zero_grad()
         squared(network(x), y).backward()
         optimizer.step()
-    recorder.snapshot(400, 200.0)
     target = recorder.target(loss=squared)
+    assert target.trajectory.cumulative_rates[-1] == pytest.approx(200.0)
     settings = replace(QUICK, checkpoints=2, curvature=200_000)
     groups = sequential(samples, 4)
-    optimum = torch.tensor([0.0, 1.0], dtype=torch.float64)  # where the formula is exact
-    monkeypatch.setattr("ddm.distil.response.solve.pooled_weights", lambda *_: optimum)
+    monkeypatch.setattr("ddm.distil.response.solve.real_checkpoints", lambda *_: [1])  # at the optimum it is exact
     work = ResponseMatching(target, samples, settings)
     found = work.responses_of(groups, None, everything(groups))
     for group in range(len(groups)):

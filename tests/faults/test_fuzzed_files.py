@@ -33,6 +33,7 @@ from ddm.data.readers import cifar, idx, npz
 from ddm.distil.synset import Synset
 from ddm.runs import manifest, partition_file
 from ddm.runs.config import Config
+from ddm.training.steps import Steps, TensorSteps
 from ddm.training.trajectory import Trajectory
 from ddm.truth.audit import Audit
 from ddm.truth.effects import Effects
@@ -129,7 +130,7 @@ def _readers(run: Path) -> dict[str, Reader]:
             lambda path: Audit.from_dict(read_json_object(path)),
         ),
         "safetensors": Reader(
-            "file.safetensors", files("trajectory/reach.safetensors"), mutations.changed_safetensors, is_intact
+            "file.safetensors", files("trajectory/00000.safetensors"), mutations.changed_safetensors, is_intact
         ),
         "synset": Reader(
             "file.safetensors",
@@ -177,7 +178,8 @@ def readers(tiny_run, tmp_path_factory) -> dict[str, Reader]:
     effects = Effects(*(np.ones(shape, np.float32) for shape in ((2, 2), (2, 2), (2,), (3, 2), (2,))))
     Outcome(effects, Cost(1.0, 2.0, 3)).save(run / "outcome.safetensors")
     state = {name: torch.ones(2) for name in "ab"}
-    Trajectory(run / "trajectory").append(state, 0, 0.0, parameter_rates=state)
+    seen = Steps({name: TensorSteps(0.1, count=1) for name in state}, scaled=True, optimizer="Adam")
+    Trajectory(run / "trajectory").append(state, 0, 0.0, seen, state)
     return _readers(run)
 
 

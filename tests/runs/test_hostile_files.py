@@ -19,6 +19,7 @@ import torch
 from manifests import change_manifest
 from PIL import Image
 from refusals import assert_refused
+from torch.nn import functional as F
 
 import ddm
 import ddm.compute.files
@@ -374,7 +375,6 @@ def test_tensors_larger_than_their_file_are_refused(tmp_path, refused):
         ("synset.safetensors", "images"),
         ("synset-class.safetensors", "lengths"),
         ("trajectory/00001.safetensors", "classifier.weight"),
-        ("trajectory/reach.safetensors", "classifier.bias"),
     ],
 )
 def test_tensors_with_nan_or_infinite_values_are_refused(run, name, tensor, value, command):
@@ -491,7 +491,27 @@ def test_a_checkpoint_with_a_wrong_shape_is_refused_and_the_message_names_the_te
 
 
 @pytest.mark.parametrize(
-    "metadata", [{"kept": 0}, {"kept": "2"}, {"epoch": -1}, {"step": 10**9}, {"length": None}, {"epoch": 0.5}], ids=str
+    "metadata",
+    [
+        {"checkpoint": -1},
+        {"checkpoint": "2"},
+        {"epoch": -1},
+        {"step": 10**9},
+        {"epoch": 0.5},
+        {"recorder": None},
+        {"recorder": {"step": 2, "every": None, "checkpoints": 0, "sums": {}, "probes": []}},
+        {
+            "recorder": {
+                "step": 2,
+                "every": None,
+                "checkpoints": 2,
+                "sums": {"a": [1.0, 0.0, 0.0, 0.0, 1]},
+                "probes": [],
+            }
+        },
+        {"recorder": {"step": 2, "every": None, "checkpoints": 2, "sums": {}, "probes": [3]}},
+    ],
+    ids=str,
 )
 def test_training_does_not_resume_from_progress_with_wrong_counts(run, metadata, refused):
     path = run / "trajectory" / "progress.safetensors"
@@ -512,19 +532,28 @@ def test_training_does_not_resume_from_progress_with_wrong_counts(run, metadata,
         ("adam", "optimizer.0.exp_avg_sq", lambda x: None),
         ("adam", "optimizer.0.step", lambda x: x[None]),
         ("adam", "optimizer.0.step", lambda x: -x),
-        ("adam", "reach.blocks.0.0.weight", lambda x: x[:1]),
-        ("adam", "reach.blocks.0.0.weight", lambda x: x.int()),
-        ("adam", "reach.blocks.0.0.weight", lambda x: None),
+        ("adam", "recorder.moment:blocks.0.0.weight", lambda x: x[:1]),
+        ("adam", "recorder.moment:blocks.0.0.weight", lambda x: x.int()),
+        ("adam", "recorder.probe:0:slopes", lambda x: x[:, :1]),
+        ("adam", "recorder.probe:0:outputs", lambda x: None),
     ],
 )
 def test_training_does_not_resume_with_an_optimizer_state_that_does_not_fit(tmp_path, optimizer, name, change, refused):
     data, path = ddm.runs.inputs.load_data(CONFIG), tmp_path / "progress.safetensors"
     network = networks.build("convnet", data.train.shape, 10, width=2, depth=1)
-    recipe = ddm.Recipe(epochs=2, optimizer=optimizer, momentum=0.5 if optimizer == "sgd" else 0.0, lr=0.01)
-    ddm.train(network, data.train, recipe, directory=tmp_path)
+    momentum = 0.5 if optimizer == "sgd" else 0.0
+    recipe = ddm.Recipe(epochs=2, optimizer=optimizer, momentum=momentum, lr=0.01, checkpoint_every=10**6)
+    calls = iter(range(1))
+
+    def fails_in_the_second_epoch(logits, labels):
+        next(calls)
+        return F.cross_entropy(logits, labels)
+
+    with pytest.raises(StopIteration):
+        ddm.train(network, data.train, recipe, loss=fails_in_the_second_epoch, directory=tmp_path)
     tensors, metadata = read_tensors(path), read_metadata(path)
     changed = change(tensors.pop(name))
-    write_tensors(path, tensors if changed is None else tensors | {name: changed}, metadata | {"epoch": 1})
+    write_tensors(path, tensors if changed is None else tensors | {name: changed}, metadata)
     with refused("progress.safetensors", "delete it"):
         ddm.train(network, data.train, recipe, directory=tmp_path)
 

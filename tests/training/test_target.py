@@ -97,8 +97,8 @@ def same(one, other):
     return (
         one.steps == other.steps
         and one.cumulative_rates == other.cumulative_rates
-        and (one.parameter_rates is None) == (other.parameter_rates is None)
-        and same_tensors(one.parameter_rates or {}, other.parameter_rates or {})
+        and one.seen == other.seen
+        and all(same_tensors(one.moments(t) or {}, other.moments(t) or {}) for t in range(len(one)))
         and all(same_tensors(a, b) for a, b in zip(one, other, strict=True))
     )
 
@@ -167,25 +167,27 @@ def test_training_equals_a_plain_loop_with_torchs_sgd(schedule, rates, momentum,
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
-def test_adam_equals_torchs_and_sums_the_effective_learning_rate_of_each_parameter(weight_decay):
-    recipe = Recipe(3, 0.01, 7, weight_decay=weight_decay, checkpoint_every=1, seed=1, optimizer="adam")
+def test_adam_equals_torchs_and_stores_the_mean_second_moment_of_each_parameter(weight_decay):
+    recipe = Recipe(3, 0.01, 7, weight_decay=weight_decay, checkpoint_every=2, seed=1, optimizer="adam")
     trajectory = train(linear(), samples(), recipe).trajectory
     network = linear().train()
     optimizer = torch.optim.Adam(network.parameters(), 0.01, weight_decay=weight_decay)
-    rates = [torch.zeros_like(parameter) for parameter in network.parameters()]
+    moments = {name: [] for name, _ in network.named_parameters()}
     for step, rows in enumerate(batches_of(recipe)):
         optimizer.zero_grad()
         x, y = samples().batch(rows)
         F.cross_entropy(network(x), y).backward()
         optimizer.step()
-        for total, parameter in zip(rates, network.parameters(), strict=True):
-            second = optimizer.state[parameter]["exp_avg_sq"] / (1 - 0.999 ** (step + 1))
-            total += 0.01 / (second.sqrt() + 1e-8)
-        assert same_tensors(trajectory[step + 1], state_of(network))
-    for rate, expected in zip(trajectory.parameter_rates.values(), rates, strict=True):
-        torch.testing.assert_close(rate, expected)
-    mean = torch.cat([part.flatten() for part in rates]).mean()
-    assert trajectory.cumulative_rates[-1] == pytest.approx(float(mean), rel=1e-5)
+        for name, parameter in network.named_parameters():
+            moments[name].append(optimizer.state[parameter]["exp_avg_sq"] / (1 - 0.999 ** (step + 1)))
+        if step % 2:
+            assert same_tensors(trajectory[(step + 1) // 2], state_of(network))
+    for t in range(1, len(trajectory)):
+        for name, seconds in moments.items():
+            torch.testing.assert_close(trajectory.moments(t)[name], sum(seconds[2 * t - 2 : 2 * t]) / 2)
+            sums = trajectory.seen[t].tensors[name]
+            assert (sums.rate, sums.coupled) == pytest.approx((0.02, 0.02 * weight_decay))
+    assert trajectory.cumulative_rates[-1] == pytest.approx(0.12)
 
 
 def test_adam_with_a_momentum_is_refused(refused):
@@ -277,7 +279,7 @@ def test_a_batch_whose_samples_are_all_left_out_changes_no_parameters(optimizer)
     recipe = Recipe(epochs=2, lr=0.01, batch_size=4, checkpoint_every=1, optimizer=optimizer)
     first, *_ = batches_of(recipe)
     trajectory = train(linear(), samples(), recipe, without=np.array(first)).trajectory
-    assert trajectory.steps == list(range(1 + 2 * 6))
+    assert trajectory.steps == [0, *range(1 + 2 * 6 - 1)]  # no optimizer step for the empty batch
     assert same_tensors(trajectory[0], trajectory[1])
     assert not same_tensors(trajectory[1], trajectory[2])
     assert trajectory.cumulative_rates[1] == 0 < trajectory.cumulative_rates[2]
@@ -693,28 +695,28 @@ def test_the_fingerprint_is_the_same_after_saving_and_opening_the_trajectory(tmp
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_a_recorder_stores_the_state_of_the_network_at_each_snapshot(on_disk, tmp_path):
     network = fragile()
-    optimizer = torch.optim.Adam(network.parameters())
-    recorder = Recorder(network, tmp_path if on_disk else None)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    recorder = Recorder(network, optimizer, directory=tmp_path if on_disk else None)
     snapshots = [copy.deepcopy(network.state_dict())]
     x, y = samples().batch()
     for _ in range(3):
         optimizer.zero_grad()
         F.cross_entropy(network(x), y).backward()
         optimizer.step()
-        recorder.snapshot(steps=2, length=0.5)
+        recorder.snapshot()
         snapshots.append(copy.deepcopy(network.state_dict()))
     target = recorder.target()
     assert all(same_tensors(state, dict(kept)) for state, kept in zip(target.trajectory, snapshots, strict=True))
-    assert target.trajectory.steps == [0, 2, 4, 6]
-    assert target.trajectory.cumulative_rates == [0.0, 0.5, 1.0, 1.5]
+    assert target.trajectory.steps == [0, 1, 2, 3]
+    assert target.trajectory.cumulative_rates == pytest.approx([0.0, 0.01, 0.02, 0.03])
     assert network.training
     with torch.no_grad():
         assert torch.equal(target.outputs(x), network.eval()(x))
     assert target.recipe is None
 
 
-def test_without_learning_rates_a_recorder_stores_nan(tmp_path):
-    recorder = Recorder(linear(), tmp_path)
+def test_without_an_optimizer_a_recorder_stores_no_learning_rates(tmp_path):
+    recorder = Recorder(linear(), directory=tmp_path)
     recorder.snapshot()
     assert math.isnan(recorder.trajectory.cumulative_rates[-1])
     assert math.isnan(Trajectory.open(tmp_path).cumulative_rates[-1])
@@ -724,7 +726,8 @@ def test_training_further_does_not_change_the_recorded_target():
     network = linear()
     recorder = Recorder(network)
     recorder.snapshot()
-    target = recorder.target()
+    with pytest.warns(UserWarning, match="did not see the optimizer"):
+        target = recorder.target()
     before = target.theta.clone(), target.fingerprint()
     with torch.no_grad():
         network[1].weight.zero_()
@@ -733,14 +736,14 @@ def test_training_further_does_not_change_the_recorded_target():
     assert torch.equal(target.network[1].weight, recorder.trajectory[0]["1.weight"])
 
 
-def test_a_target_from_a_recorder_without_snapshots_is_refused(refused):
-    with refused("two checkpoints"):
+def test_a_target_from_a_recorder_that_saw_no_training_is_refused(refused):
+    with refused("did not change", "before training"):
         Recorder(linear()).target()
 
 
 def test_a_recorder_replaces_the_checkpoints_in_its_folder(tmp_path):
     for count in (5, 2):
-        recorder = Recorder(linear(), tmp_path)
+        recorder = Recorder(linear(), directory=tmp_path)
         for _ in range(count):
             recorder.snapshot()
     assert len(Trajectory.open(Path(tmp_path))) == 3

@@ -8,6 +8,7 @@ from tensor_dicts import same_tensors
 
 from ddm import Trajectory
 from ddm.compute.tensors import write_tensors
+from ddm.training.steps import Steps, TensorSteps
 
 
 def states(count, seed=0):
@@ -24,14 +25,62 @@ def fill(trajectory, states):
     return trajectory
 
 
-def test_the_learning_rates_of_each_parameter_are_stored_with_the_last_checkpoint(tmp_path):
-    trajectory = Trajectory(tmp_path / "one")
-    for number, state in enumerate(states(3)):
-        trajectory.append(state, number, 0.1 * number, {"weight": torch.full((3, 2), float(number))})
-    for one in (trajectory, Trajectory.open(tmp_path / "one"), trajectory.save(tmp_path / "two")):
-        assert float(one.parameter_rates["weight"].mean()) == 2.0
-    assert fill(Trajectory(tmp_path / "one"), states(2)).parameter_rates is None  # another training replaces it
-    assert Trajectory.open(tmp_path / "one").parameter_rates is None
+def seen(rate, count=2):
+    return Steps({"weight": TensorSteps(rate, coupled=0.1 * rate, count=count)}, scaled=True, optimizer="Adam")
+
+
+def recorded(directory=None, count=5):
+    """A trajectory of an adaptive optimizer: rate t and second moment t before checkpoint t."""
+    trajectory = Trajectory(directory)
+    trajectory.append(states(1)[0], 0, 0.0)
+    for t, state in enumerate(states(count)[1:], start=1):
+        moments = {"weight": torch.full((3, 2), float(t))}
+        trajectory.append(state, 2 * t, t * (t + 1) / 2, seen(float(t)), moments)
+    return trajectory
+
+
+def test_the_steps_and_moments_of_the_optimizer_are_stored_with_each_checkpoint(tmp_path):
+    memory = recorded()
+    for one in (recorded(tmp_path / "one"), Trajectory.open(tmp_path / "one"), memory.save(tmp_path / "two")):
+        assert one.seen == memory.seen
+        assert [one.moments(t) is None for t in range(5)] == [True, False, False, False, False]
+        assert all(same_tensors(one.moments(t), memory.moments(t)) for t in range(1, 5))
+        assert all(same_tensors(one[t], memory[t]) for t in range(5))
+        assert one.trained == {"weight"}
+    assert fill(Trajectory(tmp_path / "one"), states(2)).trained is None  # another training replaces it
+
+
+def test_the_moments_around_a_checkpoint_are_the_mean_over_the_steps_on_both_sides():
+    trajectory = recorded()
+    for one in (trajectory, trajectory.select(range(5))):
+        assert [float(one.moments_around(t)["weight"][0, 0]) for t in range(5)] == [1.0, 1.5, 2.5, 3.5, 4.0]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8])
+def test_thinning_keeps_every_second_checkpoint_and_all_steps(count, tmp_path):
+    for directory in (None, tmp_path / str(count)):
+        whole, trajectory = recorded(count=count), recorded(directory, count)
+        trajectory.thin()
+        kept = [*range(0, count - 1, 2), count - 1]
+        for one in (trajectory, *([] if directory is None else [Trajectory.open(directory)])):
+            assert all(same_tensors(one[t], whole[number]) for t, number in enumerate(kept))
+            assert one.steps == [whole.steps[number] for number in kept]
+            assert one.cumulative_rates == [whole.cumulative_rates[number] for number in kept]
+            rates, counts = ([getattr(s.tensors["weight"], key) for s in one.seen[1:]] for key in ("rate", "count"))
+            assert sum(rates) == pytest.approx(whole.cumulative_rates[-1])
+            assert sum(counts) == whole.steps[-1]
+            means = sum(n * float(one.moments(t)["weight"][0, 0]) for t, n in enumerate(counts, start=1))
+            assert means == pytest.approx(sum(2 * t for t in range(1, count)))
+
+
+def test_rescaling_multiplies_the_learning_rates_since_the_checkpoint_before(tmp_path):
+    for directory in (None, tmp_path):
+        trajectory = recorded(directory, 3)
+        trajectory.rescale([1.0, 2.0, 10.0])
+        for one in (trajectory, *([] if directory is None else [Trajectory.open(directory)])):
+            assert one.cumulative_rates == [0.0, 2.0, 22.0]
+            assert [steps.tensors["weight"].rate for steps in one.seen[1:]] == [2.0, 20.0]
+            assert [steps.tensors["weight"].coupled for steps in one.seen[1:]] == pytest.approx([0.1, 0.2])
 
 
 @pytest.fixture(params=["memory", "disk"])

@@ -38,7 +38,7 @@ from ddm.data.samples import Samples
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
 from ddm.plots import html
-from ddm.training.target import Loss
+from ddm.training.losses import SampleLoss
 from ddm.truth.audit import trust_line
 from ddm.truth.effects import cross_entropy
 
@@ -246,7 +246,7 @@ def _measure(
     return _split(fit.baseline, shapes), _split(fit.matrix, shapes)
 
 
-def _measures(loss: Loss, pairs: Sequence[ConfusedPair]) -> dict[str, Measure]:
+def _measures(loss: SampleLoss, pairs: Sequence[ConfusedPair]) -> dict[str, Measure]:
     """The measures that each model is evaluated by, by name: one value, or one for each class or kind of error."""
     return {
         "loss": resolve("loss", loss).measure,
@@ -275,7 +275,7 @@ def _split(values: np.ndarray, shapes: Mapping[str, torch.Size]) -> dict[str, np
     return {name: part if shape else part[..., 0] for (name, shape), part in parts}
 
 
-def _class_losses(loss: Loss) -> Measure:
+def _class_losses(loss: SampleLoss) -> Measure:
     """Measures the loss of the samples of each class ``(L,)``, 0 for a class without samples."""
 
     def measure(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ddm.errors import InputError
-from ddm.training.target import Loss
+from ddm.training.losses import SampleLoss
 
 Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
 """``(outputs (n, L), baseline outputs (n, L), labels (n,)) → value`` or values ``(O,)``."""
@@ -139,7 +139,7 @@ def _ratio(part: Tensor, whole: Tensor) -> Tensor:
     return torch.where(whole > 0, part / whole.clamp(min=1), 0.0)
 
 
-def _loss(loss: Loss) -> Measure:
+def _loss(loss: SampleLoss) -> Measure:
     return lambda outputs, baseline, labels: loss(outputs, labels)
 
 
@@ -183,11 +183,11 @@ OBJECTIVES: dict[str, Objective] = {
 }
 
 
-def resolve(objective: ObjectiveLike, loss: Loss) -> Objective:
+def resolve(objective: ObjectiveLike, loss: SampleLoss) -> Objective:
     """The objective of a name or a callable; ``loss`` is the target's training loss."""
     if isinstance(objective, Objective):
         return objective
-    if objective == "loss" and loss is not F.cross_entropy:
+    if objective == "loss" and not loss.is_cross_entropy:
         return Objective("loss", _loss(loss), OBJECTIVES["loss"].meaning)
     if isinstance(objective, str):
         if objective not in OBJECTIVES:

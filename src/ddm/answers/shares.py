@@ -149,11 +149,13 @@ def find_shares(
 
 
 def _contributions(responses: Responses, x: Tensor, slopes: Tensor, rows: np.ndarray) -> np.ndarray:
-    """c·J(Ḡ + λI)⁻¹ḡ_i ``(n_κ,)`` of the samples at ``rows``, for c ``(n, L)``."""
-    direction = responses.curvature.solve(_pulled_back(responses.target, x, slopes)[None])[0]
+    """c·J(Ḡ + Λ)⁻¹ḡ_i ``(n_κ,)`` of the samples at ``rows``, for c ``(n, L)``, up to a common factor."""
+    target, pulled = responses.target, _pulled_back(responses.target, x, slopes)
+    direction = responses.curvature.solve(pulled[None], transposed=True)[0]
+    direction = direction / responses.weights.total(target)
     total = np.zeros(len(rows))
-    for t, weight in zip(responses.checkpoints, responses.weights.tolist(), strict=True):
-        total += weight * _loss_along(responses, t, rows, direction)
+    for position, t in enumerate(responses.checkpoints):
+        total += _loss_along(responses, t, rows, responses.weights.at(target, position) * direction)
     return total
 
 
@@ -202,6 +204,6 @@ def _loss_along(responses: Responses, t: int, rows: np.ndarray, direction: Tenso
     x, y = (tensor.to(target.device) for tensor in responses.samples.batch(rows))
     logits, change = logits_along(target, theta, fixed, x, direction)
     with torch.enable_grad():
-        slopes = torch.autograd.grad(len(rows) * target.loss(logits.requires_grad_(), y), logits)[0]
+        slopes = torch.autograd.grad(target.loss.each(logits.requires_grad_(), y).sum(), logits)[0]
     derivatives: np.ndarray = (slopes * change).sum(1).double().cpu().numpy()
     return derivatives

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
 from ddm.baselines.group_scores import sum_over_groups
 from ddm.baselines.peers import isolated_library
@@ -33,7 +32,7 @@ def trak(request: ScoreRequest, checkpoints: int = _CHECKPOINTS, dimension: int 
     The default dimension is small enough to keep ΦᵀΦ from being singular.
     """
     target = request.target
-    if target.loss is not F.cross_entropy:
+    if not target.loss.is_cross_entropy:
         raise CannotRun("traker cannot run on this network: it supports only targets trained with cross-entropy.")
     dimension = dimension or max(1, min(_DIMENSION, len(request.train) // 4, target.flat.size // 2))
     last = len(target.trajectory) - 1

@@ -30,7 +30,8 @@ from ddm.distil import Settings
 from ddm.errors import InputError
 from ddm.groups.partition import Partition, make_partition
 from ddm.training.loop import train
-from ddm.training.target import Loss, Target
+from ddm.training.losses import Loss
+from ddm.training.target import Target
 from ddm.truth.effects import EffectQuery, Effects, measure_effects
 from ddm.truth.retraining import Retraining, group_rows
 

@@ -18,12 +18,11 @@ from torch import Tensor
 from ddm.bench.output import Row
 from ddm.bench.problem import Problem
 from ddm.counterfactual.counterfactuals import Counterfactuals
-from ddm.curvature.damping import parameter_damping
 from ddm.curvature.rows import CurvatureRows
+from ddm.curvature.step_weights import StepWeights
 from ddm.distil import Settings, distil
 from ddm.distil.checkpoints import real_checkpoints
 from ddm.distil.response.pull import GroupSamples, group_pulls
-from ddm.distil.response.solve import pooled_weights
 from ddm.groups.features import features_of
 from ddm.groups.partition import Partition
 from ddm.privacy.distances import psnr, ssim, to_images
@@ -62,14 +61,21 @@ def guess_pulls(
     target, public = problem.target, problem.data.validation
     responses = [name for name in directions if settings[name].matching == "response"]
     stacked = torch.cat([directions[name] for name in responses])
-    total = stacked * parameter_damping(target, public)
     checkpoints = real_checkpoints(Settings(), len(target.trajectory) - 1)
+    weights = StepWeights(target, checkpoints, public)
+    total = stacked * weights.damping(target)
     count = min(_CURVATURE_ROWS, problem.setup.settings.curvature or _CURVATURE_ROWS)
-    weights = pooled_weights(target, checkpoints)
-    for rows in CurvatureRows(target, public, checkpoints, weights, count, problem.setup.seed).batches():
+    for rows in CurvatureRows(target, public, checkpoints, _uniform(weights), count, problem.setup.seed).batches():
         total += (stacked @ rows.T) @ rows
     undone = dict(zip(responses, total.split([len(directions[name]) for name in responses]), strict=True))
     return {name: undone.get(name, directions[name]) for name in directions}
+
+
+def _uniform(weights: StepWeights) -> Tensor:
+    """ω ``(T,)``: this benchmark trains with SGD, for which all parameters have the same."""
+    uniform = weights.uniform
+    assert uniform is not None
+    return uniform
 
 
 def small_partition(problem: Problem) -> Partition:
@@ -98,7 +104,7 @@ class SmallGroups:
         self.settings, self._normal = settings, normal
         spaced = np.linspace(0, len(problem.target.trajectory) - 1, _CHECKPOINTS).round().astype(int)
         self.checkpoints = [int(t) for t in np.unique(spaced)]
-        self.weights = pooled_weights(problem.target, self.checkpoints).tolist()
+        self.weights = _uniform(StepWeights(problem.target, self.checkpoints, problem.train)).tolist()
 
     @cached_property
     def pulls(self) -> dict[str, Tensor]:
@@ -124,7 +130,7 @@ class SmallGroups:
         target, settings = self.problem.target, self.problem.setup.settings
         checkpoints = real_checkpoints(settings, len(target.trajectory) - 1)
         groups = [GroupSamples(partition.rows(k)[: settings.samples], 1.0) for k in range(len(partition))]
-        weights = pooled_weights(target, checkpoints)
+        weights = StepWeights(target, checkpoints, self.problem.train)
         return group_pulls(target, self.problem.train, checkpoints, weights, groups, "serial")
 
     def groups_of_size(self, size: int) -> list[int]:

@@ -64,7 +64,9 @@ def fit(
     epochs: Annotated[int | None, typer.Option(help="Passes over the training set.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate; the default depends on --model.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples per training step.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="Optimizer: sgd or adam.")] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="Optimizer: sgd, adam, adamw, nadam, radam, rmsprop or adagrad.")
+    ] = None,
     momentum: Annotated[float | None, typer.Option(help="Momentum of SGD.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Weight decay of the optimizer.")] = None,
     schedule: Annotated[

@@ -30,7 +30,7 @@ def sample_gradients(target: Target, theta: Tensor, fixed: Mapping[str, Tensor],
         logits = target.flat(theta, fixed, x)
     with torch.enable_grad():
         logits.requires_grad_()
-        (slopes,) = torch.autograd.grad(len(x) * target.loss(logits, y), logits)
+        (slopes,) = torch.autograd.grad(target.loss.each(logits, y).sum(), logits)
     return output_gradients(target, theta, fixed, x, slopes[:, None])[:, 0]
 
 

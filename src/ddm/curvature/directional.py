@@ -10,7 +10,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ddm.training.target import Loss, Target
+from ddm.training.losses import SampleLoss
+from ddm.training.target import Target
 
 _WIDTH = 1e-3
 """Length of the step to either side in the central difference, as a fraction of ‖θ‖."""
@@ -35,7 +36,7 @@ def curvature_along(
     return second_derivative(target.loss, logits, change, y)
 
 
-def second_derivative(loss: Loss, logits: Tensor, change: Tensor, y: Tensor) -> Tensor:
+def second_derivative(loss: SampleLoss, logits: Tensor, change: Tensor, y: Tensor) -> Tensor:
     """Second derivative at ε = 0 of ``ε ↦ L(f + ε Jd, y)``, clamped to at least 0."""
     with torch.enable_grad():
         step = torch.zeros((), dtype=logits.dtype, device=logits.device, requires_grad=True)

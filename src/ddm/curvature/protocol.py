@@ -47,8 +47,8 @@ class Curvature(Protocol):
     def prepare(self, advance: Advance = ...) -> None:
         """Compute the parts that all solves share, such as a factorisation; ``advance`` counts rows."""
 
-    def solve(self, right: Tensor) -> Tensor:
-        """(Ḡ + Λ)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``."""
+    def solve(self, right: Tensor, transposed: bool = False) -> Tensor:
+        """(Ḡ + Λ)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``, or with the matrix transposed."""
 
     def unseen_quadratic(self, directions: Tensor) -> Tensor:
         """dᵀ(Ḡ' + Λ)d ``(B,)`` of directions ``(B, P)``, with Ḡ' from samples or signs that the solve has not seen."""

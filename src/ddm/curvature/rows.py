@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ddm.compute.progress import Advance
 from ddm.curvature.gradients import output_gradients
 from ddm.curvature.slicing import MAX_FLOATS
 from ddm.data.samples import Samples
-from ddm.training.target import Loss, Target
+from ddm.training.losses import SampleLoss
+from ddm.training.target import Target
 
 _BATCH = 64
 """Maximum samples per batch of rows."""
@@ -92,10 +92,10 @@ def fewer_for_large(rows: int, size: int) -> int:
     return int(rows * min(1.0, _LARGE / size) ** 0.5)
 
 
-def loss_vectors(loss: Loss, logits: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+def loss_vectors(loss: SampleLoss, logits: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
     """H^½ε ``(b, L)`` with random signs ε and H the Hessian of each sample's loss in its logits ``(b, L)``."""
     signs = 2.0 * torch.randint(0, 2, logits.shape, generator=generator).to(logits) - 1
-    if loss is F.cross_entropy:  # H = diag(p) − ppᵀ
+    if loss.is_cross_entropy:  # H = diag(p) − ppᵀ
         p = logits.softmax(1)
         drawn = signs * p.sqrt()
         return drawn - p * drawn.sum(1, keepdim=True)
@@ -103,11 +103,11 @@ def loss_vectors(loss: Loss, logits: Tensor, y: Tensor, generator: torch.Generat
     return torch.einsum("bij,bj->bi", vectors, values.clamp(min=0).sqrt() * signs)
 
 
-def _hessians(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
-    """∂²L/∂f² ``(b, L, L)`` of each sample, for a loss that is a mean over the batch."""
+def _hessians(loss: SampleLoss, logits: Tensor, y: Tensor) -> Tensor:
+    """∂²ℓ/∂f² ``(b, L, L)`` of each sample."""
     logits = logits.detach().requires_grad_()
     with torch.enable_grad():
-        (slopes,) = torch.autograd.grad(len(logits) * loss(logits, y), logits, create_graph=True)
+        (slopes,) = torch.autograd.grad(loss.each(logits, y).sum(), logits, create_graph=True)
         if not slopes.requires_grad:
             return torch.zeros(*logits.shape, logits.shape[1]).to(logits)
         columns = [torch.autograd.grad(slope, logits, retain_graph=True)[0] for slope in slopes.sum(0)]

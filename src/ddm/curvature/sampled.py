@@ -90,8 +90,8 @@ class SampledCurvature:
             matrix.diagonal().add_(1.0)
             self._factor = cholesky(matrix)
 
-    def solve(self, right: Tensor) -> Tensor:
-        """(Ḡ + Λ)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``."""
+    def solve(self, right: Tensor, transposed: bool = False) -> Tensor:
+        """(Ḡ + Λ)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``. The matrix is symmetric."""
         self.prepare()
         right = right.to(self._scale)
         if self._tall:

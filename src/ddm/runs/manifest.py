@@ -20,7 +20,6 @@ from ddm.errors import InputError
 from ddm.networks.state import architecture
 from ddm.runs.config import with_relative_base
 from ddm.runs.folder import CONFIG, MANIFEST, PARTITION, TRAJECTORY, check_links, make_writable, manifest_files
-from ddm.training.target import loss_name
 
 FORMAT = 1
 
@@ -48,7 +47,7 @@ def describe(datamodel: DistilledDatamodel) -> dict[str, Any]:
         "dtype": str(target.theta.dtype).removeprefix("torch."),
         "spec": getattr(target.network, "spec", None),
         "recipe": target.recipe.to_dict() if target.recipe is not None else None,
-        "loss": loss_name(target.loss),
+        "loss": target.loss.name,
         "settings": datamodel.settings.to_dict(),
         "versions": {"ddm": _version(), "torch": torch.__version__, "numpy": np.__version__},
     }

@@ -23,7 +23,6 @@ from ddm.networks.state import state_of
 from ddm.runs.config import Config
 from ddm.runs.inputs import load_data, read_groups
 from ddm.training.loop import train
-from ddm.training.optimizers import OPTIMIZERS
 from ddm.training.target import Target
 from ddm.training.trajectory import Trajectory
 
@@ -93,8 +92,7 @@ def _stand_in_target(network: nn.Module, samples: Samples, config: Config) -> Ta
     first.append(state_of(network), 0, 0.0)
     trajectory = first.select([0] * (1 + math.ceil(steps / every)))
     trajectory.steps = [min(t * every, steps) for t in range(len(trajectory))]
-    rate = OPTIMIZERS[config.recipe.optimizer].effective_rate(config.recipe, config.recipe.rate)
-    trajectory.cumulative_rates = [rate * step for step in trajectory.steps]
+    trajectory.cumulative_rates = [config.recipe.rate * step for step in trajectory.steps]
     return Target(network, trajectory, recipe=config.recipe, device=config.device)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ddm.compute.files import add_checksum, check_hash, has_valid_checksum, hash_file, read_json_object, write_json
+from ddm.compute.files import add_checksum, has_valid_checksum, hash_file, read_json_object, write_json
 from ddm.datamodel import DistilledDatamodel
 from ddm.distil import Settings
 from ddm.distil.synset import Synset
@@ -48,9 +48,10 @@ from ddm.runs.manifest import (
 )
 from ddm.runs.network import check_network, rebuild_network
 from ddm.runs.partition_file import load_partition, save_partition
+from ddm.training.losses import Loss, sample_loss
 from ddm.training.recipe import Recipe
-from ddm.training.target import Loss, Target, loss_name
-from ddm.training.trajectory import PARAMETER_RATES, Trajectory
+from ddm.training.target import Target
+from ddm.training.trajectory import Trajectory
 from ddm.truth.audit import Audit
 
 
@@ -124,7 +125,7 @@ def _load(
     run: Path, manifest: Mapping[str, Any], network: nn.Module | None, loss: Loss | None, device: str | torch.device
 ) -> DistilledDatamodel:
     _check_hashes(run, manifest)
-    if loss is None and manifest["loss"] != loss_name(F.cross_entropy):
+    if loss is None and manifest["loss"] != sample_loss(F.cross_entropy).name:
         raise InputError(f"the run '{run}' was made with a loss of your own ({manifest['loss']}): give it as loss=….")
     parts = _read_parts(run, manifest, network)
     network, config = rebuild_network(manifest, network, run), read_config(run / CONFIG)
@@ -187,8 +188,6 @@ def _open_trajectory(run: Path, manifest: Mapping[str, Any], network: nn.Module 
     Only the last checkpoint is read here. The others are checked against the manifest when they are first read.
     """
     hashes = checkpoint_hashes(manifest)
-    if PARAMETER_RATES in hashes:
-        check_hash(run / TRAJECTORY / PARAMETER_RATES, hashes[PARAMETER_RATES], "restore it or make the run again")
     trajectory = Trajectory.open(run / TRAJECTORY)
     if len(trajectory) != manifest["checkpoints"]:
         raise InputError(f"the run '{run}' has lost checkpoints: restore its trajectory or make the run again.")

@@ -29,10 +29,12 @@ from ddm.data.samples import Samples, check_two_classes
 from ddm.errors import InputError
 from ddm.networks.state import State, architecture, check_state, hash_of_state, load_state, shapes_of, state_of
 from ddm.training import augmentation
+from ddm.training.losses import Loss, SampleLoss, sample_loss
+from ddm.training.optimizer_state import load_optimizer, optimizer_state
 from ddm.training.optimizers import OPTIMIZERS
 from ddm.training.recipe import Recipe
-from ddm.training.target import Loss, Target, device_of, dtype_of
-from ddm.training.trajectory import Trajectory
+from ddm.training.recorder import Recorder
+from ddm.training.target import Target, device_of, dtype_of
 
 
 def train(
@@ -51,7 +53,7 @@ def train(
     network:   a module, or the name of a built-in network such as ``"convnet"``, built for the shape and the classes
                of the samples with ``options`` such as ``{"width": 16}``
     recipe:    how to train; without a learning rate, the network's default is used
-    loss:      ``loss(logits, labels)``, the mean over a batch
+    loss:      ``loss(logits, labels)`` of a batch: one of torch's losses, or another mean or sum over the samples
     without:   positions of samples to leave out. The others keep the order, batch and augmentation that they have in
                the full training set. Only dropout differs, because its masks depend on the batch size.
     directory: where checkpoints are written during training. If it contains a training that was killed, that training
@@ -60,11 +62,11 @@ def train(
     samples = Samples.from_dataset(samples)
     network = _resolve_network(network, samples, options)
     recipe = (recipe or Recipe()).with_lr(networks.learning_rate(network))
-    training = _Training(network, samples, recipe, loss, without, directory, device_of(device))
+    training = _Training(network, samples, recipe, sample_loss(loss), without, directory, device_of(device))
     with bar("training the target", training.total - training.step) as advance:
         while training.epoch < recipe.epochs:
             training.run_epoch(advance)
-    return Target(training.network, training.trajectory, loss, recipe, device, samples.fingerprint())
+    return training.target()
 
 
 def _resolve_network(network: nn.Module | str, samples: Samples, options: Mapping[str, Any] | None) -> nn.Module:
@@ -84,7 +86,7 @@ class _Training:
         network: nn.Module,
         samples: Samples,
         recipe: Recipe,
-        loss: Loss,
+        loss: SampleLoss,
         without: np.ndarray | None,
         directory: Path | str | None,
         device: torch.device,
@@ -97,17 +99,27 @@ class _Training:
         self.initial = hash_of_state(state_of(network))
         self.samples, self.recipe, self.loss, self.device = samples, recipe, loss, device
         self.included = _included_mask(len(samples), without)
-        trained = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
-        self.optimizer = OPTIMIZERS[recipe.optimizer](trained, recipe)
+        self.trained = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+        self.optimizer = OPTIMIZERS[recipe.optimizer].build(list(self.trained.values()), recipe)
         self.total = recipe.epochs * math.ceil(len(samples) / recipe.batch_size)
         check_upper_bounds(optimizer_steps=self.total)
-        self.epoch, self.step = 0, 0
-        self.trajectory = Trajectory(directory)
+        self.epoch, self.step, self.last_checkpoint = 0, 0, 0
+        self.directory = directory
         self.progress_file = Path(directory) / "progress.safetensors" if directory is not None else None
         if self.progress_file is not None and self.progress_file.exists():
             self._resume(self.progress_file)
         else:
-            self._checkpoint()
+            self.recorder = self._record()
+
+    def _record(self, resume: Mapping[str, Any] | None = None) -> Recorder:
+        loss = self.loss if self.loss.is_torchs else None  # another loss may count its calls, and must be a mean
+        return Recorder(self.network, self.optimizer, directory=self.directory, loss=loss, resume=resume)
+
+    def target(self) -> Target:
+        """The trained target."""
+        self.recorder.close()
+        trajectory, data = self.recorder.trajectory, self.samples.fingerprint()
+        return Target(self.network, trajectory, self.loss, self.recipe, self.device, data)
 
     def run_epoch(self, advance: Advance) -> None:
         """Make one pass over the data, in an order that depends only on the seed and the epoch."""
@@ -122,7 +134,7 @@ class _Training:
                 advance(1)
         self.epoch += 1
         if self.recipe.checkpoint_every is None or (
-            self.epoch == self.recipe.epochs and self.trajectory.steps[-1] < self.step
+            self.epoch == self.recipe.epochs and self.last_checkpoint < self.step
         ):
             self._checkpoint()
         if self.progress_file is not None:
@@ -144,15 +156,17 @@ class _Training:
         """Update the parameters by the gradient of the mean loss of a batch."""
         self.network.zero_grad()
         try:
-            value = self.loss(self._outputs(x.to(dtype_of(self.network))), y)
+            value = self.loss.batch(self._outputs(x.to(dtype_of(self.network))), y)
         except ValueError as error:
             reason = " ".join(str(error).split())
             raise InputError(f"a batch of {len(x)} does not work: choose another batch size ({reason}).") from None
         if not torch.isfinite(value):
             raise InputError(f"training diverged in epoch {self.epoch + 1} (loss {value.item()}): lower the lr.")
         value.backward()
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
         try:
-            self.optimizer.step(lr)
+            self.optimizer.step()
         except RuntimeError as error:
             if "overflow" not in str(error):
                 raise
@@ -165,10 +179,10 @@ class _Training:
         return logits.to(x.dtype) if self.recipe.amp else logits
 
     def _checkpoint(self) -> None:
-        state = state_of(self.network)
-        if not all(tensor.isfinite().all() for tensor in state.values()):
+        if not all(tensor.isfinite().all() for tensor in state_of(self.network).values()):
             raise InputError(f"training diverged in epoch {self.epoch} (parameters are not finite): lower the lr.")
-        self.trajectory.append(state, self.step, self.optimizer.total_rate, self.optimizer.parameter_rates)
+        self.recorder.snapshot()
+        self.last_checkpoint = self.step
 
     @functools.cached_property
     def _identity(self) -> dict[str, Any]:
@@ -181,13 +195,11 @@ class _Training:
         }
 
     def _save_progress(self, path: Path) -> None:
-        counters = {
-            "epoch": self.epoch,
-            "step": self.step,
-            "length": self.optimizer.total_rate,
-            "kept": len(self.trajectory),
-        }
-        write_tensors(path, state_of(self.network) | self.optimizer.state(), self._identity | counters)
+        recorded = self.recorder.state_dict()
+        counters = {"epoch": self.epoch, "step": self.step, "checkpoint": self.last_checkpoint}
+        tensors = {f"recorder.{name}": tensor for name, tensor in recorded["tensors"].items()}
+        tensors |= state_of(self.network) | optimizer_state(self.optimizer, self.trained)
+        write_tensors(path, tensors, self._identity | counters | {"recorder": recorded["facts"]})
 
     def _resume(self, path: Path) -> None:
         tensors, metadata = read_intact(path, "delete it, and training starts again"), read_metadata(path)
@@ -196,25 +208,27 @@ class _Training:
                 raise InputError(f"'{path.parent}' contains a training with another {part}: choose another folder.")
         try:
             self._load_progress(metadata, tensors)
-        except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError) as error:
+            if isinstance(error, InputError):
+                raise
             reason = " ".join(str(error).split())
             raise InputError(
                 f"training cannot resume from '{path}' ({reason}): delete it, and training starts again."
             ) from None
-        self.trajectory = Trajectory.open(path.parent)
-        if len(self.trajectory) < metadata["kept"]:
-            raise InputError(f"'{path.parent}' is missing checkpoints: restore them or choose another folder.")
-        self.trajectory.truncate(metadata["kept"])
 
     def _load_progress(self, metadata: dict[str, Any], tensors: State) -> None:
         """Load the state that ``_save_progress`` wrote. Errors name the value that does not fit."""
-        self.optimizer.load(tensors)
+        self.epoch, self.step, self.last_checkpoint = (metadata[name] for name in ("epoch", "step", "checkpoint"))
+        if any(type(value) is not int or value < 0 for value in (self.epoch, self.step, self.last_checkpoint)):
+            raise ValueError("its counters are invalid")
+        if self.step > self.total:
+            raise ValueError("its counters are invalid")
+        prefix = "recorder."
+        recorded = {n.removeprefix(prefix): tensors.pop(n) for n in list(tensors) if n.startswith(prefix)}
+        load_optimizer(self.optimizer, self.trained, OPTIMIZERS[self.recipe.optimizer].stored, tensors)
         check_state(tensors, shapes_of(self.network), "it")
         load_state(self.network, tensors)
-        self.epoch, self.step, self.optimizer.total_rate = metadata["epoch"], metadata["step"], metadata["length"]
-        valid = [type(metadata[name]) is int and metadata[name] >= 0 for name in ("epoch", "step", "kept")]
-        if not all(valid) or type(metadata["length"]) is not float or self.step > self.total or not metadata["kept"]:
-            raise ValueError("its counters are invalid")
+        self.recorder = self._record({"facts": metadata["recorder"], "tensors": recorded})
 
 
 def _included_mask(count: int, without: np.ndarray | None) -> Tensor:

@@ -1,58 +1,55 @@
-"""The optimizers that a recipe can name, and the effective learning rate of their steps.
+"""What each of torch's optimizers does with a gradient.
 
-The effective learning rate of a step is how far a gradient of 1 moves a parameter, now or in later steps:
+An optimizer moves a parameter with gradient g by about  η g / D  in one step, where momentum's later repetitions of
+the gradient count as part of the step:
 
-    sgd     η / (1 − μ)      momentum μ repeats every gradient in later steps
-    adam    η / (√v̂ + ε)     each parameter has its own
+    optimizer     rate η                     divisor D (one for each parameter)
+    sgd           lr (1 − dampening)/(1 − μ)   1
+    adam, adamw   lr                         √v̂ + ε
+    nadam         lr                         √v̂ + ε
+    radam         lr                         (√v̂ + ε)/r, after its first steps
+    rmsprop       lr/(1 − μ)                 √v + ε
+    adagrad       lr/(1 + (t − 1) decay)     √(Σ g²) + ε
 
-Its sum over a training is how far a constant gradient of 1 would move a parameter if there were no curvature. The
-damping (``ddm.curvature.damping``) is the inverse of this sum, plus the weight decay.
+Weight decay is coupled (added to the gradient, and so divided by D as well) or decoupled (subtracted from the
+parameters, as AdamW does).
 
-To add an optimizer, write a subclass of ``Optimizer`` and add it to ``OPTIMIZERS``.
+To add an optimizer, write a subclass of ``Optimizer`` and add it to ``OPTIMIZERS``. The recorder, the recipe, the
+damping and the plan need no change.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ddm.errors import InputError
-from ddm.networks.state import State, check_state
 
 if TYPE_CHECKING:
     from ddm.training.recipe import Recipe
 
-_STATE, _RATES = "optimizer.", "reach."
-"""Prefixes of tensor names in files: the state of torch's optimizer, and the effective rates of each parameter."""
+Options = Mapping[str, Any]
+"""The options of one of torch's parameter groups, such as ``lr``."""
+
+Moment = tuple[Tensor, float]
+"""A tensor and a factor. Their product is D² without ε, elementwise."""
 
 
 class Optimizer(ABC):
-    """torch's optimizer of one training, and the sum of its effective learning rates so far.
+    """One of torch's optimizers: how to build it, and how to read what a step of it did."""
 
-    total_rate:      the sum; its mean over the parameters if each has its own
-    parameter_rates: the sum for each parameter by name; None if all have the same
-    """
+    kinds: ClassVar[tuple[type[torch.optim.Optimizer], ...]]
+    """The classes of torch that this describes."""
 
     stored: ClassVar[frozenset[str]]
     """Names of the values that torch's optimizer stores for a parameter between steps."""
 
-    uses_momentum: ClassVar[bool] = True
+    uses_momentum: ClassVar[bool] = False
     """True if the optimizer uses the recipe's momentum."""
-
-    scales_parameters: ClassVar[bool] = False
-    """True if each parameter has an effective learning rate of its own."""
-
-    def __init__(self, parameters: Mapping[str, nn.Parameter], recipe: Recipe) -> None:
-        self.parameters, self.recipe = dict(parameters), recipe
-        self.torch = self.build(list(parameters.values()), recipe)
-        self.total_rate = 0.0
-        self.parameter_rates: State | None = None
-        if self.scales_parameters:
-            self.parameter_rates = {name: torch.zeros_like(p) for name, p in parameters.items()}
 
     @classmethod
     def check(cls, recipe: Recipe) -> None:
@@ -60,120 +57,177 @@ class Optimizer(ABC):
         if recipe.momentum and not cls.uses_momentum:
             raise InputError(f"{cls.__name__} does not use the recipe's momentum: leave momentum at 0.")
 
-    @staticmethod
-    @abstractmethod
-    def build(parameters: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
+    @classmethod
+    def build(cls, parameters: Sequence[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
         """Create torch's optimizer with the settings of a recipe."""
+        momentum = {"momentum": recipe.momentum} if cls.uses_momentum else {}
+        kind: Any = cls.kinds[0]
+        built: torch.optim.Optimizer = kind(
+            list(parameters), lr=recipe.rate, weight_decay=recipe.weight_decay, **momentum
+        )
+        return built
 
     @classmethod
     @abstractmethod
-    def effective_rate(cls, recipe: Recipe, lr: float) -> float:
-        """The effective learning rate of a step at ``lr``, before any scale that differs between parameters."""
+    def rate(cls, options: Options, state: Options) -> float:
+        """η of the step just made, for a parameter with this state in a group with these options."""
 
     @classmethod
-    def with_decay(cls, damping: Tensor, recipe: Recipe) -> Tensor:
-        """``damping (P,)`` plus the weight decay, which acts like damping because it is part of the gradient."""
-        return damping + recipe.weight_decay
+    def moment(cls, options: Options, state: Options) -> Moment | None:
+        """D² of the step just made, without ε; None if the optimizer does not scale each parameter's steps."""
+        return None
 
-    def step(self, lr: float) -> None:
-        """Update the parameters by their gradients, and add the step's effective learning rate to the sums."""
-        for group in self.torch.param_groups:
-            group["lr"] = lr
-        self.torch.step()
-        self.add_rate(lr)
+    @classmethod
+    def ignores_step(cls, options: Options, state: Options) -> bool:
+        """True for a step that moves the parameter by so little that it is left out."""
+        return False
 
-    def add_rate(self, lr: float) -> None:
-        """Add the effective learning rate of the step just made."""
-        self.total_rate += self.effective_rate(self.recipe, lr)
+    @classmethod
+    def scales_parameters(cls) -> bool:
+        """True if the steps of each parameter are divided by a value of its own."""
+        return cls.moment.__func__ is not Optimizer.moment.__func__  # type: ignore[attr-defined]
 
-    def state(self) -> State:
-        """The tensors that a resumed training needs, by their names in files. ``total_rate`` is stored apart."""
-        tensors = {f"{_RATES}{name}": rates for name, rates in (self.parameter_rates or {}).items()}
-        for index, parameter in enumerate(self.parameters.values()):
-            values = self.torch.state[parameter].items()
-            tensors |= {f"{_STATE}{index}.{key}": value for key, value in values if value is not None}
-        return tensors
-
-    def load(self, tensors: State) -> None:
-        """Load the tensors that ``state`` returned, and remove them from ``tensors``.
-
-        Raises ValueError or KeyError if they do not fit.
-        """
-        for index, parameter in enumerate(self.parameters.values()):
-            prefix = f"{_STATE}{index}."
-            names = [name for name in tensors if name.startswith(prefix)]
-            values = {name.removeprefix(prefix): tensors.pop(name) for name in names}
-            self._check_stored(values, parameter)
-            self.torch.state[parameter] = {key: value.to(parameter.device) for key, value in values.items()}
-        if self.parameter_rates is not None:
-            self.parameter_rates = self._check_rates({name: tensors.pop(f"{_RATES}{name}") for name in self.parameters})
-
-    def _check_stored(self, values: State, parameter: nn.Parameter) -> None:
-        """Refuse values that torch would not store. It stores all of ``stored``, or none without a gradient."""
-        if values.keys() not in (set(), self.stored):
-            raise ValueError(f"the optimizer does not store {', '.join(sorted(values))}")
-        for key, value in values.items():
-            fits = (value.shape, value.dtype) == (parameter.shape, parameter.dtype)
-            if not (value.shape == () and value >= 1 if key == "step" else fits):
-                raise ValueError(f"the optimizer's {key} belongs to another parameter")
-
-    def _check_rates(self, rates: State) -> State:
-        """Return the rates on the device of their parameter, or refuse rates that do not fit the parameters."""
-        check_state(rates, {name: tuple(p.shape) for name, p in self.parameters.items()}, "the sum of learning rates")
-        if any(rates[name].dtype != parameter.dtype for name, parameter in self.parameters.items()):
-            raise ValueError("the sum of learning rates has another type")
-        return {name: rates[name].to(parameter.device) for name, parameter in self.parameters.items()}
+    @classmethod
+    def decouples_decay(cls, options: Options) -> bool:
+        """True if weight decay does not pass through the gradient."""
+        return bool(options.get("decoupled_weight_decay", False))
 
 
 class SGD(Optimizer):
-    """Stochastic gradient descent with momentum."""
+    """Stochastic gradient descent with momentum, Nesterov's or the usual one."""
 
+    kinds = (torch.optim.SGD,)
     stored = frozenset({"momentum_buffer"})
-
-    @staticmethod
-    def build(parameters: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
-        """torch's SGD."""
-        return torch.optim.SGD(parameters, recipe.rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+    uses_momentum = True
 
     @classmethod
-    def effective_rate(cls, recipe: Recipe, lr: float) -> float:
-        """η / (1 − μ)."""
-        return lr / (1 - recipe.momentum)
+    def rate(cls, options: Options, state: Options) -> float:
+        """lr (1 − dampening)/(1 − μ). Without momentum torch ignores dampening."""
+        momentum, dampening = options["momentum"], options["dampening"] if options["momentum"] else 0.0
+        return float(options["lr"] * (1 - dampening) / (1 - momentum))
 
 
-class Adam(Optimizer):
+class _Adaptive(Optimizer):
+    """An optimizer with Adam's moments."""
+
+    @classmethod
+    def rate(cls, options: Options, state: Options) -> float:
+        """lr. Adam's momentum averages gradients, so it does not change the sum of the steps."""
+        return float(options["lr"])
+
+    @classmethod
+    def moment(cls, options: Options, state: Options) -> Moment | None:
+        """v̂, the second moment with its bias corrected, or its maximum so far with amsgrad."""
+        moment = state["max_exp_avg_sq" if options.get("amsgrad") else "exp_avg_sq"]
+        return moment, 1 / (1 - float(options["betas"][1]) ** float(state["step"]))
+
+
+class Adam(_Adaptive):
     """Adam. Weight decay is added to the gradient, unlike in AdamW."""
 
+    kinds = (torch.optim.Adam,)
     stored = frozenset({"step", "exp_avg", "exp_avg_sq"})
-    uses_momentum = False
-    scales_parameters = True
 
-    @staticmethod
-    def build(parameters: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
-        """torch's Adam."""
-        return torch.optim.Adam(parameters, recipe.rate, weight_decay=recipe.weight_decay)
+
+class AdamW(_Adaptive):
+    """AdamW: Adam with decoupled weight decay."""
+
+    kinds = (torch.optim.AdamW,)
+    stored = Adam.stored
 
     @classmethod
-    def effective_rate(cls, recipe: Recipe, lr: float) -> float:
-        """η. Each step divides it by the scale of each parameter."""
-        return lr
-
-    def add_rate(self, lr: float) -> None:
-        """Add η / (√v̂ + ε) for each parameter that has had a gradient."""
-        assert self.parameter_rates is not None
-        for name, parameter in self.parameters.items():
-            if self.torch.state[parameter]:
-                self.parameter_rates[name] += lr / self._scale(parameter)
-        total = sum(float(rates.sum()) for rates in self.parameter_rates.values())
-        self.total_rate = total / sum(parameter.numel() for parameter in self.parameters.values())
-
-    def _scale(self, parameter: nn.Parameter) -> Tensor:
-        """√v̂ + ε, by which Adam divides the step of a parameter."""
-        (group,) = self.torch.param_groups
-        beta, epsilon, stored = group["betas"][1], group["eps"], self.torch.state[parameter]
-        scale: Tensor = (stored["exp_avg_sq"] / (1 - beta ** float(stored["step"]))).sqrt() + epsilon
-        return scale
+    def decouples_decay(cls, options: Options) -> bool:
+        """True: AdamW subtracts lr × decay × parameter."""
+        return True
 
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam}
+class NAdam(_Adaptive):
+    """NAdam: Adam with Nesterov momentum."""
+
+    kinds = (torch.optim.NAdam,)
+    stored = frozenset({"step", "mu_product", "exp_avg", "exp_avg_sq"})
+
+
+class RAdam(_Adaptive):
+    """RAdam: Adam whose first steps do not divide by √v̂ and are therefore small."""
+
+    kinds = (torch.optim.RAdam,)
+    stored = Adam.stored
+
+    @classmethod
+    def moment(cls, options: Options, state: Options) -> Moment | None:
+        """v̂/r², with r the rectification of the variance."""
+        moment, factor = super().moment(options, state) or (state["exp_avg_sq"], 1.0)
+        return moment, factor / cls._rectification(options, state)
+
+    @classmethod
+    def ignores_step(cls, options: Options, state: Options) -> bool:
+        """True while the variance is not rectified."""
+        return cls._rectification(options, state) <= 0
+
+    @staticmethod
+    def _rectification(options: Options, state: Options) -> float:
+        """r² of the paper's Eq. 13; 0 while the approximated length ρ_t of the average is at most 5."""
+        beta, step = float(options["betas"][1]), float(state["step"])
+        longest = 2 / (1 - beta) - 1
+        length = longest - 2 * step * beta**step / (1 - beta**step)
+        if length <= 5:
+            return 0.0
+        return float((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length))
+
+
+class RMSprop(Optimizer):
+    """RMSprop."""
+
+    kinds = (torch.optim.RMSprop,)
+    stored = frozenset({"step", "square_avg", "momentum_buffer"})
+    uses_momentum = True
+
+    @classmethod
+    def rate(cls, options: Options, state: Options) -> float:
+        """lr/(1 − μ)."""
+        return float(options["lr"] / (1 - options["momentum"]))
+
+    @classmethod
+    def moment(cls, options: Options, state: Options) -> Moment | None:
+        """The average of squared gradients, minus the square of the average gradient if centered."""
+        if options["centered"]:
+            return state["square_avg"] - state["grad_avg"].square(), 1.0
+        return state["square_avg"], 1.0
+
+
+class Adagrad(Optimizer):
+    """Adagrad."""
+
+    kinds = (torch.optim.Adagrad,)
+    stored = frozenset({"step", "sum"})
+
+    @classmethod
+    def rate(cls, options: Options, state: Options) -> float:
+        """lr/(1 + (t − 1) decay)."""
+        return float(options["lr"] / (1 + (float(state["step"]) - 1) * options["lr_decay"]))
+
+    @classmethod
+    def moment(cls, options: Options, state: Options) -> Moment | None:
+        """The sum of squared gradients."""
+        return state["sum"], 1.0
+
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    "sgd": SGD,
+    "adam": Adam,
+    "adamw": AdamW,
+    "nadam": NAdam,
+    "radam": RAdam,
+    "rmsprop": RMSprop,
+    "adagrad": Adagrad,
+}
 """Every optimizer, by its name in a recipe."""
+
+
+def describing(optimizer: torch.optim.Optimizer) -> type[Optimizer] | None:
+    """The description of one of torch's optimizers; None if there is none, or if it maximises."""
+    if any(group.get("maximize") for group in optimizer.param_groups):
+        return None
+    exact = [known for known in OPTIMIZERS.values() if type(optimizer) in known.kinds]
+    return exact[0] if exact else None

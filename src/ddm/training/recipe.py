@@ -27,7 +27,7 @@ class Recipe:
     augment:          none, flip, shift or flip-shift
     checkpoint_every: optimizer steps between checkpoints; None stores one after each epoch
     seed:             random seed of batch order, augmentation and dropout (the network's own seed sets θ_0)
-    optimizer:        sgd or adam
+    optimizer:        sgd, adam, adamw, nadam, radam, rmsprop or adagrad
     amp:              automatic mixed precision: forward passes use bfloat16 where torch considers it safe
     """
 

@@ -1,12 +1,12 @@
 """The target ℳ: the network under study, with its trajectory θ_0 … θ_τ.
 
-``ddm.train`` trains a target by a recipe; ``ddm.Recorder`` records one in the user's own training loop.
+``ddm.train`` trains a target by a recipe; ``ddm.record`` records one in the user's own training loop.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +18,9 @@ from ddm.data.samples import Samples
 from ddm.errors import InputError
 from ddm.networks.flat import FlatNetwork
 from ddm.networks.state import State, architecture, check_state, fingerprint_of, load_state, shapes_of
+from ddm.training.losses import Loss, sample_loss
 from ddm.training.recipe import Recipe
 from ddm.training.trajectory import Trajectory
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""``loss(logits (b, L), labels (b,) or soft targets (b, L)) → scalar``, the mean over the batch."""
 
 
 class Target:
@@ -30,7 +28,7 @@ class Target:
 
     flat:       the network as a function of θ, in evaluation mode
     trajectory: the checkpoints θ_0 … θ_τ
-    loss:       the loss that it was trained with
+    loss:       the loss that it was trained with, for each sample and as their mean
     recipe:     the recipe that ``train`` used; None for a recorded training
     data:       fingerprint of the training set that ``train`` used; None for a recorded training
     theta:      θ_τ ``(P,)``
@@ -49,11 +47,11 @@ class Target:
         trajectory.check()
         self.device = device_of(device)
         self.data = data
-        self.flat = FlatNetwork(network)
+        self.flat = FlatNetwork(_freeze_untrained(network, trajectory))
         self.flat.network.to(self.device)
         self.shapes = shapes_of(self.flat.network)
         self.trajectory = trajectory
-        self.loss = loss
+        self.loss = sample_loss(loss)
         self.recipe = recipe
         final = self.state(-1)
         load_state(self.flat.network, final)
@@ -109,6 +107,17 @@ class Target:
         return {"network": architecture(self.network), "target": self.fingerprint(), "data": data}
 
 
+def _freeze_untrained(network: nn.Module, trajectory: Trajectory) -> nn.Module:
+    """The network with those parameters frozen that no step of the training changed."""
+    trained = trajectory.trained
+    if trained is None:
+        return network
+    network = copy.deepcopy(network)
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad and name in trained)
+    return network
+
+
 def accuracy_of(network: nn.Module, samples: Samples, batch_size: int = 512) -> float:
     """Fraction of samples that a network in evaluation mode classifies correctly."""
     if not len(samples):
@@ -122,11 +131,6 @@ def accuracy_of(network: nn.Module, samples: Samples, batch_size: int = 512) -> 
             advance(1)
             correct += int((network(x.to(device, dtype_of(network))).argmax(1).cpu() == y).sum())
     return correct / len(samples)
-
-
-def loss_name(loss: Loss) -> str:
-    """The name of a loss in files: ``cross_entropy``, or ``own NAME`` for a user's loss. Its code is not stored."""
-    return "cross_entropy" if loss is F.cross_entropy else f"own {getattr(loss, '__name__', type(loss).__name__)}"
 
 
 def device_of(name: str | torch.device) -> torch.device:

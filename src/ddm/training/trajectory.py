@@ -15,13 +15,17 @@ from ddm.compute.tensors import read_intact, read_metadata, write_tensors
 from ddm.errors import InputError
 from ddm.networks.state import State
 from ddm.plots import html
+from ddm.training.steps import Steps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-PARAMETER_RATES = "reach.safetensors"
-"""The name of the file with ``Trajectory.parameter_rates``."""
+OLD_RATES = "reach.safetensors"
+"""A file that older versions wrote beside the checkpoints of Adam. It is not used any more."""
+
+_MOMENT = "moment:"
+"""Prefix of the second moments in a checkpoint's file; names of parameters have no colon."""
 
 _REMEDY = "restore it or make the run again"
 
@@ -33,16 +37,18 @@ class Trajectory:
     reads it again, so a trajectory may be larger than memory. Without a directory all checkpoints stay in memory.
 
     steps:            number of optimizer steps before each checkpoint
-    cumulative_rates: effective learning rates (``ddm.training.optimizers``) summed over those steps; NaN if unknown
-    parameter_rates:  this sum for each parameter by name, at the last checkpoint; None if all parameters have the same
+    cumulative_rates: learning rates summed over those steps, with momentum; NaN if unknown
+    seen:             the optimizer's steps since the checkpoint before; None for the first one, and if not recorded
     """
 
     def __init__(self, directory: Path | str | None = None) -> None:
         self.directory = Path(directory).absolute() if directory is not None else None
         self.steps: list[int] = []
         self.cumulative_rates: list[float] = []
-        self.parameter_rates: State | None = None
+        self.seen: list[Steps | None] = []
         self._states: list[State] = []
+        self._moments: list[State | None] = []
+        self._around: list[State | None] | None = None
         self._hashes: Mapping[str, str] | None = None
 
     @classmethod
@@ -54,14 +60,17 @@ class Trajectory:
             try:
                 step, rate = int(metadata["step"]), metadata["length"]
                 rate = math.nan if rate is None else float(rate)
-            except (KeyError, TypeError, ValueError, OverflowError):
+                seen = None if metadata.get("seen") is None else Steps.from_json(metadata["seen"])
+            except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
                 raise InputError(f"'{path}' is not a checkpoint: {_REMEDY}.") from None
             if step < (trajectory.steps or [0])[-1] or math.isinf(rate):
                 raise InputError(f"'{path}' does not continue the checkpoint before it: restore it.")
             trajectory.steps.append(step)
             trajectory.cumulative_rates.append(rate)
-        if trajectory._rates_path.exists():
-            trajectory.parameter_rates = _read(trajectory._rates_path)
+            trajectory.seen.append(seen)
+        if (trajectory._path(0).parent / OLD_RATES).exists():
+            # These lengths are means of 1/√v̂, which rarely used parameters dominate.
+            trajectory.cumulative_rates = [math.nan] * len(trajectory)
         return trajectory
 
     def expect_hashes(self, hashes: Mapping[str, str]) -> None:
@@ -72,55 +81,140 @@ class Trajectory:
         assert self.directory is not None
         return self.directory / f"{t:05d}.safetensors"
 
-    @property
-    def _rates_path(self) -> Path:
-        assert self.directory is not None
-        return self.directory / PARAMETER_RATES
-
     def append(
         self,
         state: Mapping[str, Tensor],
         step: int,
-        cumulative_rate: float,
-        parameter_rates: Mapping[str, Tensor] | None = None,
+        cumulative_rate: float = math.nan,
+        seen: Steps | None = None,
+        moments: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Add a checkpoint, with its entries in ``steps``, ``cumulative_rates`` and ``parameter_rates``."""
+        """Add a checkpoint, with its entries in ``steps``, ``cumulative_rates`` and ``seen``.
+
+        moments: mean second moment D² of each parameter over the steps since the checkpoint before, by name
+        """
         if self.directory is None:
             self._states.append(_copy(state))
+            self._moments.append(None if moments is None else _copy(moments))
         else:
             if not self.steps:  # delete checkpoints that another training left here
                 Trajectory.open(self.directory).truncate(0)
-            if parameter_rates is not None:
-                write_tensors(self._rates_path, parameter_rates)
-            known = None if math.isnan(cumulative_rate) else cumulative_rate
-            write_tensors(self._path(len(self)), state, {"step": step, "length": known})
+                if (self.directory / OLD_RATES).exists():
+                    (self.directory / OLD_RATES).unlink()
+            self._write(len(self), state, step, cumulative_rate, seen, moments)
         self.steps.append(step)
         self.cumulative_rates.append(cumulative_rate)
-        self.parameter_rates = None if parameter_rates is None else _copy(parameter_rates)
+        self.seen.append(seen)
+
+    def _write(
+        self,
+        t: int,
+        state: Mapping[str, Tensor],
+        step: int,
+        cumulative_rate: float,
+        seen: Steps | None,
+        moments: Mapping[str, Tensor] | None,
+    ) -> None:
+        known = None if math.isnan(cumulative_rate) else cumulative_rate
+        tensors = {**state, **{f"{_MOMENT}{name}": moment for name, moment in (moments or {}).items()}}
+        metadata = {"step": step, "length": known, **({} if seen is None else {"seen": seen.to_json()})}
+        write_tensors(self._path(t), tensors, metadata)
 
     def truncate(self, count: int) -> None:
         """Delete all but the first ``count`` checkpoints."""
         for t in reversed(range(count, len(self))):  # the last one first, so that an interruption leaves no gap
             if self.directory is not None:
                 self._path(t).unlink()
-        if count == 0 and self.directory is not None and self._rates_path.exists():
-            self._rates_path.unlink()
-        del self.steps[count:], self.cumulative_rates[count:], self._states[count:]
+        del self.steps[count:], self.cumulative_rates[count:], self.seen[count:]
+        del self._states[count:], self._moments[count:]
+
+    def thin(self) -> None:
+        """Delete every second checkpoint, and merge the steps around it. The first and the last checkpoint stay."""
+        kept = [*range(0, len(self) - 1, 2), len(self) - 1]
+        thinned = Trajectory()
+        for number, (before, t) in enumerate(zip([0, *kept], kept, strict=False)):
+            checkpoint = self._merged(before, t)
+            if self.directory is None:
+                thinned.append(*checkpoint)
+            else:  # checkpoints that are still to be read have higher numbers
+                self._write(number, *checkpoint)
+                thinned.append({}, *checkpoint[1:4])
+        self._states[: len(kept)], self._moments[: len(kept)] = thinned._states, thinned._moments
+        self.steps[: len(kept)], self.seen[: len(kept)] = thinned.steps, thinned.seen
+        self.cumulative_rates[: len(kept)] = thinned.cumulative_rates
+        self.truncate(len(kept))
+
+    def _merged(self, before: int, t: int) -> tuple[State, int, float, Steps | None, State | None]:
+        """Checkpoint ``t`` as ``append`` takes it, with the steps since checkpoint ``before``."""
+        between = range(before + 1, t + 1) if t else range(1)
+        seen = [self.seen[one] for one in between]
+        known = [one for one in seen if one is not None]
+        merged = sum(known[1:], known[0]) if len(known) == len(seen) else None
+        return self[t], self.steps[t], self.cumulative_rates[t], merged, self._mean_moments(between)
+
+    def rescale(self, factors: Sequence[float]) -> None:
+        """Multiply the learning rates since each checkpoint's predecessor by a factor, one for each checkpoint."""
+        rates = np.diff(self.cumulative_rates, prepend=0.0) * np.asarray(factors)
+        self.cumulative_rates = np.cumsum(rates).tolist()
+        self.seen = [one if one is None else one.rescaled(f) for one, f in zip(self.seen, factors, strict=True)]
+        if self.directory is not None:
+            for t in range(len(self)):
+                self._write(t, self[t], self.steps[t], self.cumulative_rates[t], self.seen[t], self.moments(t))
 
     def save(self, directory: Path | str) -> Trajectory:
         """Copy the trajectory to a directory, and return the copy there."""
         copy = Trajectory(directory)
-        for state, step, rate in zip(self, self.steps, self.cumulative_rates, strict=True):
-            copy.append(state, step, rate, self.parameter_rates if step == self.steps[-1] else None)
+        for t, state in enumerate(self):
+            copy.append(state, self.steps[t], self.cumulative_rates[t], self.seen[t], self.moments(t))
         return copy
 
     def select(self, checkpoints: Sequence[int]) -> Trajectory:
-        """A trajectory in memory that has only the checkpoints with these numbers."""
+        """A trajectory in memory that has only the checkpoints with these numbers.
+
+        It knows the moments around each checkpoint, but not the steps between them.
+        """
         chosen = Trajectory()
         chosen._states = [self[t] for t in checkpoints]
+        chosen._around = [self.moments_around(t) for t in checkpoints]
         chosen.steps = [self.steps[t] for t in checkpoints]
         chosen.cumulative_rates = [self.cumulative_rates[t] for t in checkpoints]
+        chosen.seen = [None] * len(checkpoints)
+        chosen._moments = [None] * len(checkpoints)
         return chosen
+
+    def moments(self, t: int) -> State | None:
+        """Mean D² of each parameter by name, over the steps since the checkpoint before; None if not recorded."""
+        if self.directory is None:
+            return self._moments[t]
+        found = {name: tensor for name, tensor in self._read(t).items() if name.startswith(_MOMENT)}
+        return {name.removeprefix(_MOMENT): tensor for name, tensor in found.items()} or None
+
+    def moments_around(self, t: int) -> State | None:
+        """Mean D² of each parameter by name, over the steps before and after checkpoint ``t``; None if not recorded."""
+        if self._around is not None:
+            return self._around[t]
+        t %= len(self)
+        return self._mean_moments([one for one in (t, t + 1) if 0 < one < len(self)])
+
+    def _mean_moments(self, numbers: Sequence[int]) -> State | None:
+        """Mean D² over the steps before each of these checkpoints, weighted by the number of steps."""
+        sums: State = {}
+        counts: dict[str, int] = {}
+        for t in numbers:
+            seen, moments = self.seen[t], self.moments(t) or {}
+            for name, moment in moments.items():
+                count = seen.tensors[name].count if seen is not None else 1
+                sums[name] = sums[name] + count * moment if name in sums else count * moment
+                counts[name] = counts.get(name, 0) + count
+        return {name: total / max(counts[name], 1) for name, total in sums.items()} or None
+
+    @property
+    def trained(self) -> set[str] | None:
+        """Names of the parameter tensors that a step changed; None if the steps were not recorded."""
+        known = [steps for steps in self.seen[1:] if steps is not None]
+        if len(known) < len(self) - 1:
+            return None
+        return {name for steps in known for name, one in steps.tensors.items() if one.count}
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -131,11 +225,15 @@ class Trajectory:
         t %= len(self)
         if self.directory is None:
             return self._states[t]
+        return {name: tensor for name, tensor in self._read(t).items() if not name.startswith(_MOMENT)}
+
+    def _read(self, t: int) -> State:
+        """All tensors of a checkpoint's file."""
         path = self._path(t)
-        state = _read(path)  # before the hash check, so that a damaged file is reported as damaged
+        tensors = read_intact(path, _REMEDY)  # before the hash check, so that a damaged file is reported as damaged
         if self._hashes is not None:
             check_hash(path, self._hashes.get(path.name), _REMEDY)
-        return state
+        return tensors
 
     def __iter__(self) -> Iterator[State]:
         return (self[t] for t in range(len(self)))
@@ -169,10 +267,6 @@ class Trajectory:
 
 def _copy(state: Mapping[str, Tensor]) -> State:
     return {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
-
-
-def _read(path: Path) -> State:
-    return read_intact(path, _REMEDY)
 
 
 def _distance(one: State, other: State) -> float:

@@ -28,8 +28,9 @@ from ddm.errors import InputError
 from ddm.groups.partition import Partition
 from ddm.networks.state import State, architecture, check_state, hash_of_state, state_of
 from ddm.training.loop import train
+from ddm.training.losses import SampleLoss
 from ddm.training.recipe import Recipe
-from ddm.training.target import Loss, Target, loss_name
+from ddm.training.target import Target
 from ddm.truth.code_hash import hash_of_code
 
 Retrain = Callable[[np.ndarray, int], nn.Module]
@@ -163,7 +164,7 @@ class _Recipe:
     network: nn.Module
     samples: Samples
     recipe: Recipe
-    loss: Loss
+    loss: SampleLoss
     device: str
 
     def __call__(self, rows: np.ndarray, order: int) -> nn.Module:
@@ -218,6 +219,13 @@ def _origin(target: Target, samples: Samples, retrain: Retrain | None) -> list[s
     return [*network, _loss_key(target.loss), start, how, samples.fingerprint()]
 
 
-def _loss_key(loss: Loss) -> str:
-    """Text that identifies a loss: the name, and for a user's own loss the hash of its code."""
-    return loss_name(loss) if loss is F.cross_entropy else f"{loss_name(loss)} {hash_of_code(loss)}"
+def _loss_key(loss: SampleLoss) -> str:
+    """Text that identifies a loss: the name, and for another loss than plain cross-entropy its code and its options."""
+    original = loss.original
+    if original is F.cross_entropy:
+        return loss.name
+    if not isinstance(original, nn.Module):
+        return f"{loss.name} {hash_of_code(original)}"
+    options = {name: value for name, value in vars(original).items() if isinstance(value, (bool, int, float, str))}
+    weights = hash_of_state(dict(original.state_dict()) | dict(original.named_buffers()))
+    return f"{loss.name} {hash_of_code(type(original))} {sorted(options.items())} {weights}"

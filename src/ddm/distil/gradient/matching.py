@@ -20,8 +20,8 @@ from ddm.compute.backends import Backend
 from ddm.compute.engine import Engine
 from ddm.compute.progress import Advance
 from ddm.curvature.clipping import clipped_gradients
-from ddm.curvature.damping import mean_damping
 from ddm.curvature.gradients import group_gradients
+from ddm.curvature.step_weights import mean_damping
 from ddm.data.samples import Samples
 from ddm.distil.blocks import Block, class_members
 from ddm.distil.checkpoints import draw_pairs, real_checkpoints

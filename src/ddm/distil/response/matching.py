@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddm.compute import progress
 from ddm.compute.engine import Engine
 from ddm.compute.progress import Advance
 from ddm.data.samples import Samples
@@ -21,7 +20,6 @@ from ddm.distil.response.solve import Responses
 from ddm.distil.settings import Settings
 from ddm.distil.synset import Synset
 from ddm.groups.partition import Partition
-from ddm.training.optimizers import OPTIMIZERS
 from ddm.training.target import Target
 
 _COPIES = 6
@@ -42,8 +40,6 @@ class ResponseMatching:
 
     def __init__(self, target: Target, samples: Samples, settings: Settings, engine: Engine = None) -> None:
         self.target, self.samples, self.settings = target, samples, settings
-        if target.recipe is not None and OPTIMIZERS[target.recipe.optimizer].scales_parameters:
-            progress.note("Response matching of a target that Adam trained agrees poorly with retraining: audit it.")
         self.responses = Responses(target, samples, settings, engine=engine)
         self.encoder = Encoder(target, samples, settings)
         self.images: Tensor | None = None

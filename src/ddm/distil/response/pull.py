@@ -1,4 +1,4 @@
-"""The pulls ḡ_κ = (n_κ/n) Σ_t ω_t ∇L(θ_t; D_κ) of groups, computed in tasks of a few groups each."""
+"""The pulls ḡ_κ = (n_κ/n) Σ_t ω_t ∘ ∇L(θ_t; D_κ) of groups, computed in tasks of a few groups each."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ddm.compute.backends import Backend
 from ddm.compute.progress import Advance
 from ddm.curvature.clipping import clipped_gradient
 from ddm.curvature.gradients import loss_gradient
+from ddm.curvature.step_weights import StepWeights
 from ddm.data.samples import Samples
 from ddm.distil.matching import engine_for
 from ddm.training.target import Target
@@ -37,13 +38,13 @@ def group_pulls(
     target: Target,
     samples: Samples,
     checkpoints: Sequence[int],
-    weights: Tensor,
+    weights: StepWeights,
     groups: Sequence[GroupSamples],
     where: engine.Engine = None,
     advance: Advance = lambda amount: None,
     limits: Sequence[float] | None = None,
 ) -> Tensor:
-    """ḡ ``(B, P)`` with weights ω ``(T,)`` of T checkpoints; ``advance`` counts backward passes of samples.
+    """ḡ ``(B, P)`` with the weights of T checkpoints; ``advance`` counts backward passes of samples.
 
     limits: maximum norm of a sample's gradient at each checkpoint
     """
@@ -52,11 +53,11 @@ def group_pulls(
     tasks = _Tasks(samples, groups, max(1, min(_GROUPS, _FLOATS // target.flat.size)))
     local = target.for_workers(checkpoints, Backend.parse(where))
     numbers = checkpoints if local is target else range(len(checkpoints))
-    work = _Pull(local, numbers, weights.tolist(), limits)
+    work = _Pull(local, numbers, weights, limits)
     for start, found in engine.run_tasks(work, tasks, engine=where, description=None):
         pulls[start : start + len(found)] = found.to(pulls)
         advance(len(checkpoints) * sum(len(group.rows) for group in groups[start : start + len(found)]))
-    return pulls
+    return pulls.div_(weights.total(target))
 
 
 @dataclass(frozen=True)
@@ -87,19 +88,20 @@ class _Tasks(Sequence[_Task]):
 
 @dataclass(frozen=True)
 class _Pull:
-    """Computes the pulls ``(b, P)`` of a task's groups, and returns the number of the first group with them."""
+    """Computes the pulls × W̄ ``(b, P)`` of a task's groups, and returns the number of the first group with them."""
 
     target: Target
     checkpoints: Sequence[int]
-    weights: Sequence[float]
+    weights: StepWeights
     limits: Sequence[float] | None = None
 
     def __call__(self, task: _Task) -> tuple[int, Tensor]:
         pulls = torch.zeros(len(task.groups), self.target.flat.size, dtype=self.target.theta.dtype)
         for row, (samples, share) in enumerate(task.groups):
             x, y = samples.batch()
-            for position, weight in enumerate(self.weights):
-                pulls[row] += weight * share * self._gradient(position, x, y).cpu()
+            for position, t in enumerate(self.checkpoints):
+                weight = share * self.weights.at(self.target, position, t)
+                pulls[row] += (weight * self._gradient(position, x, y)).cpu()
         return task.start, pulls
 
     def _gradient(self, position: int, x: Tensor, y: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
 """The response Δ_κ: where the target's parameters move when a group is absent and the other data push back.
 
-    Δ_κ = c_κ d_κ,    d_κ = (Ḡ + Λ)⁻¹ ḡ_κ,    ḡ_κ = (n_κ/n) Σ_t ω_t ∇L(θ_t; D_κ)
+    Δ_κ = c_κ d_κ,    d_κ = (Ḡ + Λ)⁻¹ ḡ_κ,    ḡ_κ = (n_κ/n) Σ_t ω_t ∘ ∇L(θ_t; D_κ)
 
-Ḡ is the curvature of the training loss, Λ the damping of the training (``ddm.curvature.damping``), and ḡ_κ the pull
-that the group no longer exerts. Curvature and pull are pooled over the trajectory; ω_t is a checkpoint's share of the
-training. The direction d_κ is linear in the group: that of a class is the sum of its clusters' directions.
+Ḡ is the curvature of the training loss, Λ the damping of the training (``ddm.curvature.step_weights``), and ḡ_κ the
+pull that the group no longer exerts. Curvature and pull are pooled over the trajectory; ω_t is a checkpoint's share of
+the training, one for each parameter if the optimizer scales each parameter's steps. The direction d_κ is linear in the
+group: that of a class is the sum of its clusters' directions.
 
 The length c_κ minimises the loss of the other data along d_κ. That loss lacks the group's own curvature H_κ:
 
@@ -28,8 +29,8 @@ from ddm.compute.engine import Engine
 from ddm.compute.progress import Advance
 from ddm.curvature import pooled_curvature
 from ddm.curvature.clipping import limits
-from ddm.curvature.damping import parameter_damping
 from ddm.curvature.directional import curvature_along
+from ddm.curvature.step_weights import StepWeights
 from ddm.data.samples import Samples
 from ddm.distil.checkpoints import real_checkpoints
 from ddm.distil.response.pull import GroupSamples, group_pulls
@@ -63,13 +64,13 @@ class Responses:
     ) -> None:
         self.target, self.samples, self.settings, self.engine = target, samples, settings, engine
         self.checkpoints = list(checkpoints or real_checkpoints(settings, len(target.trajectory) - 1))
-        self.weights = pooled_weights(target, self.checkpoints)
+        self.weights = StepWeights(target, self.checkpoints, samples)
         self.curvature = pooled_curvature(
             target,
             samples,
             self.checkpoints,
             self.weights,
-            damping_scale * parameter_damping(target, samples),
+            damping_scale * self.weights.damping(target),
             rows=settings.curvature,
             memory=settings.memory,
             seed=settings.seed,
@@ -131,26 +132,16 @@ class Responses:
     ) -> Tensor:
         """dᵀ(n_κ/n)H_κd ``(B,)``: each group's own curvature along its direction."""
         positions = self._own_checkpoints
-        weights = self.weights[positions] / self.weights[positions].sum()
+        weights = [self.weights.at(self.target, position) for position in positions]
+        whole = torch.stack(weights).sum(0)
         total = torch.zeros(len(directions)).to(directions)
-        for position, weight in zip(positions, weights.tolist(), strict=True):
+        for position, weight in zip(positions, weights, strict=True):
             theta, fixed = self.target.at(self.checkpoints[position])
+            along = directions * (weight / whole).sqrt()  # exact if all parameters have the same weight
             for row, group in enumerate(members):
                 used = self.used_rows(group)[:_OWN_SAMPLES]
                 x, y = (tensor.to(self.target.device) for tensor in self.samples.batch(used))
-                share = weight * len(group) / len(self.samples)
-                total[row] += share * curvature_along(self.target, theta, fixed, x, y, directions[row])
+                share = len(group) / len(self.samples)
+                total[row] += share * curvature_along(self.target, theta, fixed, x, y, along[row])
                 advance(len(x))
         return total
-
-
-def pooled_weights(target: Target, checkpoints: Sequence[int]) -> Tensor:
-    """ω ``(T,)``: each checkpoint's share of the training's learning rates (trapezoid rule), Σω = 1."""
-    progress = np.array([target.trajectory.cumulative_rates[t] for t in checkpoints])
-    if not np.isfinite(progress).all() or not progress[-1] > progress[0]:
-        progress = np.array([target.trajectory.steps[t] for t in checkpoints], dtype=float)
-    if len(progress) == 1:
-        return torch.ones(1, dtype=torch.float64)
-    gaps = np.diff(progress)
-    weights = np.concatenate([gaps, [0.0]]) / 2 + np.concatenate([[0.0], gaps]) / 2
-    return torch.as_tensor(weights / weights.sum())

@@ -1,0 +1,116 @@
+"""The curvature from sampled rows, for an optimizer that gives each parameter and checkpoint a weight of its own.
+
+The matrix Λ + Σ_t ω_t ∘ G_t (``ddm.curvature.step_weights``) is not symmetric. With rows V that estimate the G_t and
+U = ω ∘ V, each row weighted by its checkpoint, it is Λ + UᵀV, and Woodbury's identity needs one M × M matrix:
+
+    (Λ + UᵀV)⁻¹ b = Λ⁻¹b − Λ⁻¹Uᵀ (I + VΛ⁻¹Uᵀ)⁻¹ VΛ⁻¹b.
+
+With fewer parameters than rows the solve factorises the P × P matrix itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from ddm.compute.progress import Advance
+from ddm.curvature.rows import CurvatureRows
+from ddm.curvature.sampled import SampledCurvature
+from ddm.curvature.slicing import stack_rows
+from ddm.curvature.step_weights import StepWeights
+from ddm.data.samples import Samples
+from ddm.training.target import Target
+
+
+class PreconditionedCurvature(SampledCurvature):
+    """Σ_t ω_t ∘ G_t ≈ UᵀV of a target on its training samples, with damping Λ.
+
+    weights: W_t of the checkpoints; the other arguments are those of ``SampledCurvature``
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        samples: Samples,
+        checkpoints: Sequence[int],
+        weights: StepWeights,
+        damping: float | Tensor,
+        rows: int | None = None,
+        memory: float = 2.0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(target, samples, checkpoints, torch.ones(len(checkpoints)), damping, rows, memory, seed)
+        self._target, self._weights = target, weights
+        self._total = weights.total(target)
+
+    def prepare(self, advance: Advance = lambda amount: None) -> None:
+        """Factorise once for all solves; ``advance`` counts rows."""
+        if not hasattr(self, "_factors"):
+            matrix = self._square(advance) if self._tall else self._inner(advance)
+            self._factors = torch.linalg.lu_factor(matrix)
+
+    def solve(self, right: Tensor, transposed: bool = False) -> Tensor:
+        """(Λ + UᵀV)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``, or with the matrix transposed."""
+        self.prepare()
+        right = right.to(self.damping)
+        if self._tall and transposed:
+            return self._solve_factored(right.T, transposed).T / self.damping
+        undamped = right / self.damping
+        if self._tall:
+            return self._solve_factored(undamped.T, transposed).T
+        inner = torch.cat(
+            [rows @ ((share * undamped) if transposed else undamped).T for share, rows in self._weighted(self.rows)]
+        )
+        weights = self._solve_factored(inner, transposed).T
+        correction, start = torch.zeros_like(undamped), 0
+        for share, rows in self._weighted(self.rows):
+            back = weights[:, start : start + len(rows)] @ rows
+            correction += back if transposed else back * share
+            start += len(rows)
+        return undamped - correction.div_(self.damping)
+
+    def _solve_factored(self, right: Tensor, transposed: bool) -> Tensor:
+        factors, pivots = self._factors
+        solved: Tensor = torch.linalg.lu_solve(factors, pivots, right.to(factors), adjoint=transposed)
+        return solved.to(right)
+
+    def unseen_quadratic(self, directions: Tensor) -> Tensor:
+        """dᵀ(Λ + U'ᵀV')d ``(B,)`` of directions ``(B, P)``, with rows that the solve has not seen."""
+        total = (self.damping * directions.square()).sum(1)
+        for share, rows in self._weighted(self._fresh):
+            total += ((rows @ (share * directions).T) * (rows @ directions.T)).sum(0)
+        return total
+
+    def _share(self, position: int) -> Tensor:
+        """ω_t ``(P,)`` of the checkpoint at this position."""
+        return self._weights.at(self._target, position) / self._total
+
+    def _weighted(self, rows: CurvatureRows, advance: Advance = lambda amount: None) -> Iterator[tuple[Tensor, Tensor]]:
+        """ω_t ``(P,)`` and batches of rows ``(b, P)``. No batch has rows of two checkpoints."""
+        count, position, share = 0, -1, torch.empty(0)
+        for batch in rows.batches(advance):
+            if count // rows.per_checkpoint != position:
+                position = count // rows.per_checkpoint
+                share = self._share(position)
+            yield share, batch
+            count += len(batch)
+
+    def _square(self, advance: Advance) -> Tensor:
+        """I + Λ⁻¹UᵀV ``(P, P)``."""
+        total = torch.eye(self.size, dtype=self.damping.dtype, device=self.damping.device)
+        for share, rows in self._weighted(self.rows, advance):
+            total.addmm_((rows * (share / self.damping)).T, rows)
+        return total
+
+    def _inner(self, advance: Advance) -> Tensor:
+        """I + VΛ⁻¹Uᵀ ``(M, M)`` in double precision, because Woodbury's identity subtracts nearly equal vectors."""
+        count, each = len(self.rows), self.rows.per_checkpoint
+        total = torch.eye(count, dtype=torch.float64, device=self.damping.device)
+        for columns in self._slices:
+            plain = stack_rows((rows[:, columns] for rows in self.rows.batches(advance)), count)
+            for position, start in enumerate(range(0, count, each)):
+                weight = (self._share(position) / self.damping)[columns]
+                total[:, start : start + each] += (plain @ (plain[start : start + each] * weight).T).double()
+        return total
