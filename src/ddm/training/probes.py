@@ -73,7 +73,8 @@ class Probe:
 
     def expected(self, loss: SampleLoss) -> Tensor:
         """∇ℓ ``(m, L)`` of each sample, with the label that explains its gradient best."""
-        labels = self.slopes.topk(min(_CANDIDATES, self.slopes.shape[1]), largest=False).indices
+        raised = self.slopes.topk(min(_CANDIDATES, self.slopes.shape[1]), largest=False).indices
+        labels = torch.cat([raised, self.outputs.argmax(1, keepdim=True)], 1)  # smoothing may lower a sure label
         count, tried = labels.shape
         outputs = self.outputs.repeat_interleave(tried, 0).requires_grad_()
         with torch.enable_grad():

@@ -110,8 +110,12 @@ class Recorder:
 
     def finish(self) -> None:
         """Store the final parameters, unless the last checkpoint holds them."""
-        last = self.trajectory[-1]
-        if any(not torch.equal(tensor.cpu(), last[name]) for name, tensor in self._state().items()):
+        last, state = self.trajectory[-1], self._state()
+        if all(torch.equal(tensor.cpu(), last[name]) for name, tensor in state.items()):
+            return
+        if self._watch is not None and 0 < self._step == self.trajectory.steps[-1]:
+            self.trajectory.replace_last(state)  # averaged weights change after the optimizer's step
+        else:
             self.snapshot()
 
     def close(self) -> None:

@@ -128,6 +128,12 @@ class Trajectory:
         del self.steps[count:], self.cumulative_rates[count:], self.seen[count:]
         del self._states[count:], self._moments[count:]
 
+    def replace_last(self, state: Mapping[str, Tensor]) -> None:
+        """Replace the state of the last checkpoint."""
+        facts = self.steps[-1], self.cumulative_rates[-1], self.seen[-1], self.moments(len(self) - 1)
+        self.truncate(len(self) - 1)
+        self.append(state, *facts)
+
     def thin(self) -> None:
         """Delete every second checkpoint, and merge the steps around it. The first and the last checkpoint stay."""
         kept = [*range(0, len(self) - 1, 2), len(self) - 1]
