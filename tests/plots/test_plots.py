@@ -75,12 +75,33 @@ def drawn(figure):
 def test_bars_are_as_long_as_the_effects_and_their_colour_does_not_depend_on_the_sign(answer):
     axes = answer.plot(12).axes[0]
     ranked = answer.sort()
-    assert lengths(axes) == pytest.approx(ranked.scores[:12])
+    assert lengths(axes) == pytest.approx(100 * ranked.scores[:12])
     assert labels(axes) == list(ranked.names[:12])
     assert min(lengths(axes)) < 0 < max(lengths(axes))
     assert {to_hex(bar.get_facecolor()).upper() for bar in axes.patches} == {NEUTRAL}
     assert answer.measured in axes.get_title()
-    assert f"{answer.baseline[answer.focus]:.4g}" in axes.get_title()
+    assert f"{answer.baseline[answer.focus]:.1%}" in axes.get_title()
+
+
+@pytest.mark.parametrize(
+    ("objective", "factor", "label"),
+    [("probabilities", 100, "points"), ("accuracy", 100, "points"), ("class-f1", 100, "points"), ("loss", 1, "value")],
+)
+def test_effects_on_fractions_are_drawn_in_points_and_others_as_they_are(datamodel, digits, objective, factor, label):
+    found = datamodel.attribute(digits.test[:40], objective)
+    axes = found.plot(8).axes[0]
+    assert lengths(axes) == pytest.approx(factor * found.sort().scores[:8])
+    assert label in axes.get_xlabel()
+    assert ("%" in axes.get_title()) == (factor == 100)
+
+
+def test_an_objective_of_ones_own_has_no_unit_unless_it_says_that_it_is_a_fraction(datamodel, digits):
+    def accuracy(outputs, baseline, labels):  # in percent, whatever its name
+        return 100 * (outputs.argmax(-1) == labels).double().mean()
+
+    assert "points" not in repr(datamodel.attribute(digits.test[:40], accuracy))
+    share = ddm.Objective("mine", lambda outputs, baseline, labels: outputs.softmax(-1).max(), "mine", fraction=True)
+    assert "points" in repr(datamodel.attribute(digits.test[:40], share))
 
 
 def test_a_group_without_a_measured_effect_says_so(answer):
@@ -96,14 +117,14 @@ def test_a_group_without_a_measured_effect_says_so(answer):
 def test_a_trace_shows_classes_then_clusters_and_marks_its_result(trace):
     left, right = trace.plot().axes
     for axes, level in ((left, trace.classes), (right, trace.clusters)):
-        assert lengths(axes) == pytest.approx(level.sort().scores)
+        assert lengths(axes) == pytest.approx(100 * level.sort().scores)
         assert labels(axes) == list(level.sort().names)
         marked = [bar.get_label() == "found" for bar in axes.patches]
         assert marked == [True] + [False] * (len(level) - 1)
         assert [label.get_fontweight() == "bold" for label in axes.get_yticklabels()] == marked
         assert "raises" in axes.get_xlabel()
     assert trace.group in trace.plot().get_suptitle()
-    assert f"{trace.effect:+.3g}" in trace.plot().get_suptitle()
+    assert f"{100 * trace.effect:+.1f} points" in trace.plot().get_suptitle()
 
 
 def test_exact_effects_are_diamonds_on_their_groups_and_decide_what_is_marked(verified):
@@ -112,7 +133,7 @@ def test_exact_effects_are_diamonds_on_their_groups_and_decide_what_is_marked(ve
     exact = verified.verified
     names = [labels(right)[int(row)] for row in diamonds.get_ydata()]
     assert dict(zip(names, diamonds.get_xdata(), strict=True)) == pytest.approx(
-        dict(zip(exact.names, exact.scores, strict=True))
+        dict(zip(exact.names, 100 * exact.scores, strict=True))
     )
     assert labels(right)[[bar.get_label() for bar in right.patches].index("found")] == verified.group
     legend = [text.get_text() for text in verified.plot().legends[0].get_texts()]
@@ -178,7 +199,8 @@ def test_a_trajectory_of_one_checkpoint_is_refused(refused):
 def test_shares_say_whose_they_are_beneath_their_numbers(datamodel, digits):
     found = datamodel.shares(digits.test[3], objective="probabilities")
     figure = found.plot(digits.train, 3)
-    assert figure.axes[0].get_title() == f"{found.rows[0]}: {found.values[0]:+.2g}"
+    assert figure.axes[0].get_title() == f"{found.rows[0]}: {100 * found.values[0]:+.2f}"
+    assert f"{100 * found.effect:+.2f} points" in figure.get_suptitle()
     assert found.group in figure.get_suptitle()
 
 
@@ -214,11 +236,11 @@ def test_tables_have_the_strongest_effects(answer, trace, verified):
     table = answer._repr_html_()
     for name, effect in answer.top(10):
         assert f">{name}</td>" in table
-        assert f">{effect:+.4g}</td>" in table
+        assert f">{100 * effect:+.1f} points</td>" in table
     assert f"10 of {len(answer)} groups" in table
     for found in (trace, verified):
         assert f">{found.group}</td>" in found._repr_html_()
-        assert f">{found.effect:+.4g}</td>" in found._repr_html_()
+        assert f">{100 * found.effect:+.1f} points</td>" in found._repr_html_()
     assert "Verified by retraining" in verified._repr_html_()
     assert "Verified by retraining" not in trace._repr_html_()
 
@@ -226,7 +248,7 @@ def test_tables_have_the_strongest_effects(answer, trace, verified):
 def test_tables_of_shares_audits_synsets_and_datamodels_have_their_numbers(datamodel, digits, audit):
     shares = datamodel.shares(digits.test[3], objective="probabilities")
     assert f">{shares.rows[0]}</td>" in shares._repr_html_()
-    assert f">{shares.values[0]:+.4g}</td>" in shares._repr_html_()
+    assert f">{100 * shares.values[0]:+.2f} points</td>" in shares._repr_html_()
     assert "0.25 to 0.75" in audit._repr_html_()
     assert audit.sentence in audit._repr_html_()
     assert f"{datamodel.synset.images.shape[1]} images that all groups share" in datamodel.synset._repr_html_()

@@ -24,7 +24,7 @@ from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.counterfactual.designs import Weights
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
-from ddm.plots import html
+from ddm.plots import html, units
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,6 +48,7 @@ class Attribution:
     focus:    number of the value that ``scores`` and ``top`` use
     sizes:    ``(K,)`` samples in each group
     models:   number of fine-tuned models that were needed
+    fraction: True if the values are fractions, whose effects people read in points
     """
 
     names: tuple[str, ...]
@@ -62,6 +63,7 @@ class Attribution:
     focus: int
     sizes: np.ndarray
     models: int
+    fraction: bool = False
 
     def __len__(self) -> int:
         return len(self.names)
@@ -162,18 +164,18 @@ class Attribution:
     def _repr_html_(self) -> str:
         ranked, shown = self.sort(), min(10, len(self))
         rows = zip(ranked.names, ranked.sizes, ranked.scores, strict=True)
-        value = f"{self.baseline[self.focus]:.4g} with all groups"
+        value = f"{units.value_text(self.baseline[self.focus], self.fraction)} with all groups"
         return (
             html.paragraph(f"Effect of removing each group on: {self.measured} ({value})")
             + html.table(
                 ("group removed", "samples", "effect"),
-                [(name, str(size), f"{score:+.4g}") for name, size, score in rows][:shown],
+                [(name, str(size), units.change_text(score, self.fraction)) for name, size, score in rows][:shown],
             )
             + html.paragraph(f"{shown} of {len(self)} groups; {SIGN}.")
         )
 
     def __repr__(self) -> str:
-        strongest = ", ".join(f"{name} {value:+.3g}" for name, value in self.top(3))
+        strongest = ", ".join(f"{name} {units.change_text(value, self.fraction)}" for name, value in self.top(3))
         return f"Attribution of {self.measured} to {len(self):,} groups; strongest effects: {strongest} ({SIGN})"
 
 
@@ -248,6 +250,7 @@ def fit_attribution(
         focus=int(baseline.softmax(1).mean(0).argmax()) if objective.per_class else 0,
         sizes=partition.sizes[chosen],
         models=len(removed),
+        fraction=objective.fraction,
     )
 
 

@@ -31,6 +31,7 @@ class Objective:
     meaning:   what it measures, in one line for users
     per_class: True if it has one value per class, False if it has a single value
     signed:    True if groups are ranked by the absolute effect; else the largest effect comes first
+    fraction:  True if its values are fractions, so that people read them in percent and their changes in points
     stacked:   True if ``measure`` also accepts outputs ``(M, n, L)`` of M models and returns ``(M,)`` or ``(M, O)``
     """
 
@@ -40,6 +41,7 @@ class Objective:
     per_class: bool = False
     signed: bool = True
     stacked: bool = False
+    fraction: bool = False
 
     def values(self, outputs: Iterable[Tensor], baseline: Tensor, labels: Tensor) -> Tensor:
         """Values ``(M, O)`` for the outputs of M models, given in stacks ``(m, n, L)``."""
@@ -169,16 +171,16 @@ OBJECTIVES: dict[str, Objective] = {
         _stacked("prediction", prediction, "shift of the predicted probabilities (Dist_1)", signed=False),
         _stacked("correctness", correctness, "cross-entropy against the true label (Dist_2)", signed=False),
         _stacked("stability", stability, "how little the prediction moves (Dist_3)"),
-        _stacked("probabilities", probabilities, "predicted probability of each class", per_class=True),
+        _stacked("probabilities", probabilities, "predicted probability of each class", per_class=True, fraction=True),
         _stacked("logits", logits, "logit of each class", per_class=True),
         _stacked("loss", correctness, "the loss the target was trained with"),
-        _stacked("accuracy", accuracy, "fraction classified correctly"),
-        Objective("precision", _macro(class_precision), "precision, mean over classes"),
-        Objective("recall", _macro(class_recall), "recall, mean over classes"),
-        Objective("f1", _macro(class_f1), "F1, mean over classes"),
-        Objective("class-precision", class_precision, "precision of each class", per_class=True),
-        Objective("class-recall", class_recall, "recall of each class", per_class=True),
-        Objective("class-f1", class_f1, "F1 of each class", per_class=True),
+        _stacked("accuracy", accuracy, "fraction classified correctly", fraction=True),
+        Objective("precision", _macro(class_precision), "precision, mean over classes", fraction=True),
+        Objective("recall", _macro(class_recall), "recall, mean over classes", fraction=True),
+        Objective("f1", _macro(class_f1), "F1, mean over classes", fraction=True),
+        Objective("class-precision", class_precision, "precision of each class", per_class=True, fraction=True),
+        Objective("class-recall", class_recall, "recall of each class", per_class=True, fraction=True),
+        Objective("class-f1", class_f1, "F1 of each class", per_class=True, fraction=True),
     )
 }
 

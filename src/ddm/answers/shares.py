@@ -28,7 +28,7 @@ from ddm.curvature.directional import logits_along
 from ddm.distil.response.solve import Responses
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
-from ddm.plots import html
+from ddm.plots import html, units
 from ddm.training.target import Target
 
 if TYPE_CHECKING:
@@ -45,11 +45,12 @@ _STEPS = 16
 class Shares:
     """The share of each sample of a group in the group's effect.
 
-    group:  name of the group
-    output: the value that the effect is on, in words
-    effect: effect of removing the group on this value
-    rows:   positions of the samples in the training set ``(n_κ,)``, the largest share first
-    values: shares of these samples ``(n_κ,)``, which add up to the effect
+    group:    name of the group
+    output:   the value that the effect is on, in words
+    effect:   effect of removing the group on this value
+    rows:     positions of the samples in the training set ``(n_κ,)``, the largest share first
+    values:   shares of these samples ``(n_κ,)``, which add up to the effect
+    fraction: True if the value is a fraction, whose changes people read in points
     """
 
     group: str
@@ -57,6 +58,7 @@ class Shares:
     effect: float
     rows: np.ndarray
     values: np.ndarray
+    fraction: bool = False
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -64,6 +66,10 @@ class Shares:
     def top(self, count: int = 5) -> list[tuple[int, float]]:
         """The ``count`` samples that contribute most: position in the training set and share."""
         return [(int(row), float(value)) for row, value in zip(self.rows[:count], self.values[:count], strict=True)]
+
+    def text(self, share: float) -> str:
+        """A share, or the effect, with its sign and unit."""
+        return units.change_text(share, self.fraction, 2)
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per sample."""
@@ -87,11 +93,11 @@ class Shares:
 
         count = min(count, len(self))
         rows = [*range(count), *range(max(count, len(self) - count), len(self))]
-        titles = [f"{self.rows[i]}: {self.values[i]:+.2g}" for i in rows]
+        titles = [f"{self.rows[i]}: {units.change_number(self.values[i], self.fraction, 2)}" for i in rows]
         figure = image_grid(samples.batch(self.rows[rows])[0], titles, count)
         figure.suptitle(
-            f"training samples of {self.group} with their shares of its effect on the {self.output}\n"
-            f"({self.effect:+.3g} without the group), from the most to the least",
+            f"training samples of {self.group} by their share\nof its effect on the {self.output}\n"
+            f"({self.text(self.effect)} without the group)",
             fontsize=8,
             parse_math=False,
         )
@@ -102,12 +108,12 @@ class Shares:
         return (
             html.paragraph(
                 f"Samples of group {self.group} by their share of its effect on: {self.output} "
-                f"({self.effect:+.4g} without the group)"
+                f"({self.text(self.effect)} without the group)"
             )
             + html.table(
                 ("training sample", "share", "of the effect"),
                 [
-                    (str(row), f"{value:+.4g}", f"{value / self.effect:.1%}" if self.effect else "–")
+                    (str(row), self.text(value), f"{value / self.effect:.1%}" if self.effect else "–")
                     for row, value in shown
                 ],
             )
@@ -115,9 +121,9 @@ class Shares:
         )
 
     def __repr__(self) -> str:
-        first = ", ".join(f"{row} {value:+.2g}" for row, value in self.top(3))
+        first = ", ".join(f"{row} {self.text(value)}" for row, value in self.top(3))
         return (
-            f"Shares of {len(self):,} training samples in the effect {self.effect:+.3g} of group {self.group} on "
+            f"Shares of {len(self):,} training samples in the effect {self.text(self.effect)} of group {self.group} on "
             f"{self.output}; largest shares: {first} ({SIGN})"
         )
 
@@ -145,7 +151,7 @@ def find_shares(
     slopes = _slopes(resolve(objective, models.target.loss), effects.focus, models.target, batch, without)
     values = _scale(_contributions(responses(), batch[0], slopes, rows), effect)
     order = np.argsort(-values * np.sign(effect), kind="stable")
-    return Shares(partition.names[group], effects.measured, effect, rows[order], values[order])
+    return Shares(partition.names[group], effects.measured, effect, rows[order], values[order], effects.fraction)
 
 
 def _contributions(responses: Responses, x: Tensor, slopes: Tensor, rows: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from ddm.compute import progress
 from ddm.counterfactual import designs
 from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.groups.partition import Partition
-from ddm.plots import html
+from ddm.plots import html, units
 from ddm.truth.retraining import NO_ROWS, Retraining, group_rows
 
 if TYPE_CHECKING:
@@ -84,10 +84,11 @@ class Trace:
         return trail(self, count)
 
     def _repr_html_(self) -> str:
-        rows = [("group", self.group, f"{self.effect:+.4g}")]
+        fraction = self.clusters.fraction
+        rows = [("group", self.group, units.change_text(self.effect, fraction))]
         if self.classes is not None:
             name, effect = self.classes.top(1)[0]
-            rows.insert(0, ("class", name, f"{effect:+.4g}"))
+            rows.insert(0, ("class", name, units.change_text(effect, fraction)))
         verified = "" if self.verified is None else f" Verified by retraining ({len(self.verified)} candidates)."
         return (
             html.paragraph(f"The strongest effect on: {self.clusters.measured}")
@@ -98,8 +99,9 @@ class Trace:
     def __repr__(self) -> str:
         trail = f"class {self.class_name} → group {self.group}" if self.classes is not None else f"group {self.group}"
         verified = ", verified by retraining" if self.verified is not None else ""
+        effect = units.change_text(self.effect, self.clusters.fraction)
         return (
-            f"Trace of {self.clusters.measured}: {trail}, effect {self.effect:+.3g}{verified}; "
+            f"Trace of {self.clusters.measured}: {trail}, effect {effect}{verified}; "
             f"found with {self.models:,} fine-tunings instead of {self.full:,} ({SIGN})"
         )
 

@@ -60,6 +60,7 @@ def run_demo(out: Path, config: Config) -> dict[str, Any]:
 def describe_demo(console: Console, found: dict[str, Any]) -> None:
     """Print the results of a demo, and what to try next."""
     from ddm.cli.text import describe_audit, describe_run
+    from ddm.plots.units import change_text
     from ddm.truth.audit import Audit
 
     out = found["run"]
@@ -69,8 +70,8 @@ def describe_demo(console: Console, found: dict[str, Any]) -> None:
     describe_audit(console, Audit.from_dict(found["audit"]))
     for title, story in found["examples"].items():
         console.print(f"\n{title.upper()}: test image {story['index']}")
-        console.print(f"It is a {story['label']}; the model says {story['said']} ({story['prediction']}).")
-        drivers = ", ".join(f"{group} ({100 * effect:+.1f} points)" for group, effect in story["drivers"].items())
+        console.print(f"Its true class is {story['label']}; the model says {story['said']} ({story['prediction']}).")
+        drivers = ", ".join(f"{group} ({change_text(effect, True)})" for group, effect in story["drivers"].items())
         console.print(
             f"Groups that drive it, with the change of the probability of {story['said']} without each: {drivers}."
         )

@@ -21,13 +21,11 @@ from ddm.answers.diagnosis import Diagnosis, Finding
 from ddm.answers.shares import Shares
 from ddm.answers.trace import Trace
 from ddm.compute.progress import format_duration
+from ddm.plots import units
 from ddm.runs.plan import Estimate
 from ddm.runs.verify import OTHER, Verification
 from ddm.truth.audit import RUNS, Audit, trust_line
 from ddm.truth.figures import label_of, meaning_of
-
-_IN_POINTS = ("probabilities", "accuracy", "precision", "recall", "f1", "class-precision", "class-recall", "class-f1")
-"""Objectives whose values are fractions."""
 
 
 def describe_run(out: Console, facts: dict[str, Any], folder: str) -> None:
@@ -67,54 +65,44 @@ def effects_table(attribution: Attribution, count: int) -> Table:
     """A table of the strongest effects of an attribution."""
     table = _table(
         f"Effect of removing each group on: {attribution.measured}\n"
-        f"{_value(attribution, attribution.baseline[attribution.focus])} with all groups",
+        f"{units.value_text(attribution.baseline[attribution.focus], attribution.fraction)} with all groups",
         ("group removed",),
-        ("samples", "effect, in points" if attribution.objective in _IN_POINTS else "effect"),
+        ("samples", "effect, in points" if attribution.fraction else "effect"),
         caption=SIGN,
     )
     ranked = attribution.sort()
     for name, size, score in list(zip(ranked.names, ranked.sizes, ranked.scores, strict=True))[:count]:
-        table.add_row(name, str(size), _points(score) if attribution.objective in _IN_POINTS else f"{score:+.4g}")
+        table.add_row(name, str(size), units.change_number(score, attribution.fraction))
     return table
-
-
-def _value(attribution: Attribution, value: float) -> str:
-    return f"{value:.1%}" if attribution.objective in _IN_POINTS else f"{value:.4g}"
-
-
-def _effect(objective: str, effect: float) -> str:
-    """An effect with its sign and unit."""
-    return f"{_points(effect)} points" if objective in _IN_POINTS else f"{effect:+.4g}"
 
 
 def describe_trace(out: Console, trace: Trace) -> None:
     """Print the class and the group most responsible, and what the search cost."""
-    measured, objective = trace.clusters.measured, trace.clusters.objective
+    measured, fraction = trace.clusters.measured, trace.clusters.fraction
     if trace.classes is not None:
-        effect = _effect(objective, trace.classes.top(1)[0][1])
+        effect = units.change_text(trace.classes.top(1)[0][1], fraction)
         out.print(f"Class with the strongest effect on the {measured}: {trace.class_name} ({effect} without it).")
-    effect = _effect(objective, trace.effect)
+    effect = units.change_text(trace.effect, fraction)
     out.print(f"Group with the strongest effect on the {measured}: {trace.group} ({effect} without it).")
     if trace.verified is not None:
         exact = trace.verified.top(len(trace.verified))
-        each = ", ".join(f"{name} {_effect(objective, effect)}" for name, effect in exact)
+        each = ", ".join(f"{name} {units.change_text(effect, fraction)}" for name, effect in exact)
         out.print(f"Effects measured by retraining without each group: {each}.")
     out.print(f"The search took {trace.models} fine-tunings; searching every group takes {trace.full}.")
     out.print(f"{SIGN[0].upper()}{SIGN[1:]}.")
 
 
-def shares_table(shares: Shares, objective: str, count: int) -> Table:
+def shares_table(shares: Shares, count: int) -> Table:
     """A table of the samples of a group that contribute most to its effect."""
     table = _table(
         f"Samples of group {shares.group} by their share of its effect on: {shares.output}\n"
-        f"{_effect(objective, shares.effect)} without the group, the sum over its {len(shares)} samples",
+        f"{shares.text(shares.effect)} without the group, the sum over its {len(shares)} samples",
         (),
         ("training sample", "share", "percent of the effect"),
         caption=SIGN,
     )
     for row, value in shares.top(count):
-        share = f"{100 * value:+.2f} points" if objective in _IN_POINTS else f"{value:+.4g}"
-        table.add_row(str(row), share, f"{value / shares.effect:.1%}")
+        table.add_row(str(row), shares.text(value), f"{value / shares.effect:.1%}")
     return table
 
 
@@ -155,7 +143,7 @@ def _cells(finding: Finding) -> tuple[str, ...]:
         f"{finding.label or '–'} → {finding.likely or '–'}",
         f"{finding.agreement:.0%}",
         f"{finding.loss:+.2g}",
-        _points(finding.accuracy),
+        units.change_number(finding.accuracy, True),
     )
 
 
@@ -178,7 +166,9 @@ def _confusions_table(confusions: Sequence[Confusion]) -> Table:
     )
     table.add_column("groups that cause it, in points")
     for confusion in confusions:
-        causes = ", ".join(f"{group} {_points(effect)}" for group, effect in confusion.causes[:3] if effect < 0)
+        causes = ", ".join(
+            f"{group} {units.change_number(effect, True)}" for group, effect in confusion.causes[:3] if effect < 0
+        )
         table.add_row(confusion.true, confusion.predicted, str(confusion.count), causes or "–")
     return table
 
@@ -199,7 +189,7 @@ def _classes_table(diagnosis: Diagnosis) -> Table:
 def _most(diagnosis: Diagnosis, c: int) -> str:
     effects = np.nan_to_num(diagnosis.effects["f1"][:, c])
     best = int(effects.argmin())
-    return f"{diagnosis.groups[best]} {_points(effects[best])}" if effects[best] < 0 else "–"
+    return f"{diagnosis.groups[best]} {units.change_number(effects[best], True)}" if effects[best] < 0 else "–"
 
 
 def _table(title: str, left: Sequence[str], right: Sequence[str], caption: str | None = None) -> Table:
@@ -209,11 +199,6 @@ def _table(title: str, left: Sequence[str], right: Sequence[str], caption: str |
     for heading in right:
         table.add_column(heading, justify="right")
     return table
-
-
-def _points(fraction: float) -> str:
-    """A change of a fraction in points, with its sign."""
-    return f"{100 * fraction:+.1f}"
 
 
 def describe_audit(out: Console, audit: Audit) -> None:

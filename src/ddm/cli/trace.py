@@ -70,5 +70,5 @@ def trace(
         return
     describe_trace(console(), found)
     if shares is not None:
-        console().print(shares_table(shares, objective, shown))
+        console().print(shares_table(shares, shown))
     console().print(datamodel.trust)

@@ -6,31 +6,33 @@ import math
 
 import numpy as np
 
+from ddm.answers.objectives import OBJECTIVES
 from ddm.errors import InputError
 from ddm.explorer.explored_run import ExploredRun
 from ddm.explorer.question import Question
 from ddm.explorer.state import State
-
-_IN_POINTS = ("probabilities",)
-"""Objectives whose effects are in percentage points."""
+from ddm.plots import units
 
 
 def signed_effect(state: State, effect: float) -> str:
     """The effect of a removal with its sign and unit, such as ``−8.7 points``."""
     if math.isnan(effect):
         return "not measured"
-    size = f"{100 * effect:+.1f} points" if state.objective in _IN_POINTS else f"{effect:+.3g}"
-    return size.replace("-", "−", 1)
+    return units.change_text(effect, _is_fraction(state)).replace("-", "−", 1)
 
 
 def value_text(state: State, value: float) -> str:
     """A value of the objective in its unit."""
-    return f"{value:.1%}" if state.objective in _IN_POINTS else f"{value:.3g}"
+    return units.value_text(value, _is_fraction(state))
+
+
+def _is_fraction(state: State) -> bool:
+    return OBJECTIVES[state.objective].fraction
 
 
 def effect_clause(state: State, focus: str, effect: float) -> str:
     """The end of a sentence that says how the removal of a group changes the value."""
-    size = f"{100 * abs(effect):.1f} points" if state.objective in _IN_POINTS else f"{abs(effect):.3g}"
+    size = units.change_text(abs(effect), _is_fraction(state)).removeprefix("+")
     if state.objective == "prediction":
         return f"moves the probabilities by {size} (squared distance)"
     verb = "raises" if effect > 0 else "lowers"

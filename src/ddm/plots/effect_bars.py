@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddm.plots import units
 from ddm.plots.colours import NEUTRAL
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def effects(attribution: Attribution, count: int) -> Figure:
 
 def bars(axes: Axes, attribution: Attribution, shown: int) -> None:
     """Draw one bar for each of the first ``shown`` groups: to the right if removing the group raises the value."""
-    scores = attribution.scores[:shown]
+    scores = units.scale(attribution.fraction) * attribution.scores[:shown]
     axes.barh(range(shown), np.nan_to_num(scores), color=NEUTRAL)
     # Names come from data: a $ in them must not start a formula.
     axes.set_yticks(range(shown), attribution.names[:shown], parse_math=False)
@@ -41,9 +42,11 @@ def bars(axes: Axes, attribution: Attribution, shown: int) -> None:
     axes.axvline(0, color="black", linewidth=0.8)
     for row in np.flatnonzero(np.isnan(scores)).tolist():
         axes.text(0, row, " not measured", va="center", fontsize=8)
-    axes.set_xlabel("change of the value\n← removing the group lowers it · removing it raises it →")
+    change = "change in points" if attribution.fraction else "change of the value"
+    axes.set_xlabel(f"{change}\n← removing the group lowers it · removing it raises it →")
 
 
 def with_all(attribution: Attribution) -> str:
     """The name of the value, and its size with all groups."""
-    return f"{attribution.measured}: {attribution.baseline[attribution.focus]:.4g} with all groups"
+    value = units.value_text(attribution.baseline[attribution.focus], attribution.fraction)
+    return f"{attribution.measured}: {value} with all groups"

@@ -11,12 +11,15 @@ from torch import Tensor
 if TYPE_CHECKING:
     from matplotlib.figure import Figure, FigureBase
 
+_LEAST_WIDTH = 3.6
+"""Inches, so that a title fits above few images."""
+
 
 def image_grid(images: Tensor, names: Sequence[str], columns: int) -> Figure:
     """Plot images ``(K, C, H, W)`` with their names, each scaled to its own range."""
     from ddm.plots.picture import Picture
 
-    figure = Picture(figsize=(columns * 0.9, -(-len(images) // columns) * 1.1), layout="constrained")
+    figure = Picture(figsize=(max(_LEAST_WIDTH, columns * 0.9), -(-len(images) // columns) * 1.1), layout="constrained")
     show_images(figure, images, names, columns)
     return figure
 

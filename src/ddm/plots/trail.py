@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ddm.plots import units
 from ddm.plots.effect_bars import ROW, bars, with_all
 
 if TYPE_CHECKING:
@@ -52,11 +53,13 @@ def mark(axes: Axes, level: Attribution, name: str) -> None:
 def diamonds(axes: Axes, level: Attribution, verified: Attribution) -> None:
     """Draw the exact effects of the groups with a retraining."""
     shown = [name for name in verified.names if level.names.index(name) < len(axes.patches)]
-    values = [float(verified.scores[verified.names.index(name)]) for name in shown]
+    scores = units.scale(verified.fraction) * verified.scores
+    values = [float(scores[verified.names.index(name)]) for name in shown]
     rows = [level.names.index(name) for name in shown]
     axes.plot(values, rows, "D", color="white", markeredgecolor="black", label="exact effect, by retraining")
 
 
 def _title(trace: Trace) -> str:
     found = f"class {trace.class_name} → {trace.group}" if trace.classes is not None else f"group {trace.group}"
-    return f"{with_all(trace.clusters)}\nfound: {found} ({trace.effect:+.3g} without it)"
+    effect = units.change_text(trace.effect, trace.clusters.fraction)
+    return f"{with_all(trace.clusters)}\nfound: {found} ({effect} without it)"

@@ -1,0 +1,26 @@
+"""Units: fractions such as probabilities and accuracies are shown in percent, and their changes in points.
+
+A change from 50 % to 53 % is +3.0 points. Results and files hold fractions.
+"""
+
+from __future__ import annotations
+
+
+def scale(fraction: bool) -> float:
+    """The factor from a change to the number that is shown."""
+    return 100.0 if fraction else 1.0
+
+
+def value_text(value: float, fraction: bool) -> str:
+    """A value, in percent if it is a fraction."""
+    return f"{value:.1%}" if fraction else f"{value:.4g}"
+
+
+def change_number(change: float, fraction: bool, digits: int = 1) -> str:
+    """A change with its sign, in points if it is the change of a fraction, where the unit is said elsewhere."""
+    return f"{scale(fraction) * change:+.{digits}f}" if fraction else f"{change:+.4g}"
+
+
+def change_text(change: float, fraction: bool, digits: int = 1) -> str:
+    """A change with its sign and unit: ``+3.0 points`` or ``+0.0312``."""
+    return change_number(change, fraction, digits) + (" points" if fraction else "")
