@@ -20,6 +20,7 @@ from ddm.answers.shares import Shares, find_shares
 from ddm.answers.trace import Trace, trace, verify_trace
 from ddm.compute.engine import Engine
 from ddm.compute.files import output_path
+from ddm.compute.once import Once
 from ddm.counterfactual import designs
 from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.counterfactual.designs import Weights
@@ -75,7 +76,8 @@ class DistilledDatamodel:
         self.synset, self.class_synset = synset, class_synset
         self._clusters = Counterfactuals(target, synset)
         self._classes = Counterfactuals(target, class_synset) if class_synset is not None else None
-        self._response_cache: Responses | None = None
+        self._response_cache: Once[Responses] = Once()
+        self._found: Once[Samples] = Once()
 
     @classmethod
     def fit(
@@ -199,10 +201,14 @@ class DistilledDatamodel:
     def _responses(self, train: Samples | Dataset[Any] | None) -> Responses:
         """The responses of the target, cached because factoring its curvature is slow."""
         samples = self._training_set(train)
-        if self._response_cache is None:
+
+        def prepare() -> Responses:
             settings = self.settings if self.settings.matching == "response" else Settings(seed=self.settings.seed)
-            self._response_cache = Responses(self.target, samples, settings)
-        return self._response_cache
+            responses = Responses(self.target, samples, settings)
+            responses.curvature.prepare()
+            return responses
+
+        return self._response_cache.get(prepare)
 
     def diagnose(self, samples: Question, train: Samples | Dataset[Any] | None = None) -> Diagnosis:
         """Harmful, useless and mislabelled groups, and the groups behind each kind of error.
@@ -310,7 +316,7 @@ class DistilledDatamodel:
             self.check_data(samples, "this")
             return samples
         if self.samples is None:
-            self.samples = self._load_training_set()
+            self.samples = self._found.get(self._load_training_set)
         return self.samples
 
     def _load_training_set(self) -> Samples:

@@ -30,18 +30,25 @@ _INTERVAL = 30.0
 
 
 _silent = 0
-"""Number of ``silent`` blocks that are running."""
+"""Number of ``silent`` blocks that are running, in all threads."""
+
+_counting = threading.Lock()
 
 
 @contextmanager
 def silent() -> Iterator[None]:
     """Show no progress within this block, because an outer bar does."""
-    global _silent
-    _silent += 1
+    _count_silent(1)
     try:
         yield
     finally:
-        _silent -= 1
+        _count_silent(-1)
+
+
+def _count_silent(change: int) -> None:
+    global _silent
+    with _counting:
+        _silent += change
 
 
 def note(sentence: str) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ddm.compute.once import Once
 from ddm.counterfactual.displaced import Models, sums
 from ddm.curvature.gradients import jacobian, together
 from ddm.distil.synset import Synset
@@ -28,7 +29,7 @@ class Counterfactuals(Models):
         self._images = synset.images.to(target.theta)
         self._targets = synset.targets.to(target.theta)
         self._step_sizes = synset.step_sizes.to(target.theta)
-        self._directions: Tensor | None = None
+        self._all_directions: Once[Tensor] = Once()
 
     def __len__(self) -> int:
         """K, the number of groups."""
@@ -38,12 +39,10 @@ class Counterfactuals(Models):
         """−α_κ ∇L(θ_τ; S_κ) ``(B, P)`` of some groups, or of all. Cached if all fit the memory budget."""
         if self.synset.steps > 1:
             raise InputError("a fine-tuning of several steps has no single direction: leave out fast.")
-        if self._directions is None and (groups is None or self._fits_budget):
-            self._directions = self._steps(torch.arange(len(self)), self.target.theta)
-        if self._directions is None:
-            assert groups is not None
+        if groups is not None and not self._fits_budget:
             return self._steps(groups, self.target.theta)
-        return self._directions if groups is None else self._directions[groups]
+        every = self._all_directions.get(lambda: self._steps(torch.arange(len(self)), self.target.theta))
+        return every if groups is None else every[groups]
 
     def parameters(self, removed: np.ndarray | Tensor) -> Tensor:
         """θ_p ``(M, P)`` for M perturbations ``removed (M, K)``."""
@@ -60,6 +59,7 @@ class Counterfactuals(Models):
             theta = theta + torch.cat(parts).sum(0) / self.synset.steps
         return theta
 
+    @torch.no_grad()  # whoever asks first: with gradients torch rounds differently
     def _steps(self, groups: Tensor, theta: Tensor) -> Tensor:
         """−α_κ ∇L(θ; S_κ) ``(B, P)`` of some groups at θ."""
         if not len(groups):

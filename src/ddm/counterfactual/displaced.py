@@ -34,7 +34,7 @@ class Models:
 
     def __init__(self, target: Target, directions: Tensor) -> None:
         self.target = target
-        self._directions: Tensor | None = directions
+        self._directions = directions
 
     def __len__(self) -> int:
         """K, the number of groups."""
@@ -42,7 +42,6 @@ class Models:
 
     def directions(self, groups: Tensor | None) -> Tensor:
         """d_κ ``(B, P)`` of some groups, or of all."""
-        assert self._directions is not None
         return self._directions if groups is None else self._directions[groups]
 
     def parameters(self, removed: np.ndarray | Tensor) -> Tensor:
