@@ -49,13 +49,15 @@ PREAMBLES = {
 import torch
 import ddm
 digits = ddm.datasets.load("digits", limit=200)
-train_set, epochs = digits.train, 2
+train_set = digits.train
 annotator_of_each_sample = [f"annotator {i % 3}" for i in range(len(train_set))]
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-def train_one_epoch(model):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    torch.nn.functional.cross_entropy(model(train_set.batch()[0]), train_set.labels).backward()
-    optimizer.step()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(model, optimizer):
+    for _ in range(20):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(train_set.batch()[0]), train_set.labels).backward()
+        optimizer.step()
 """
 }
 
