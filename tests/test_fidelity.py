@@ -8,11 +8,11 @@ from scipy.stats import spearmanr
 import ddm
 
 
-@pytest.fixture(scope="module")
-def truth():
+@pytest.fixture(scope="module", params=["sgd", pytest.param("adam", marks=pytest.mark.slow)])
+def truth(request):
     data = ddm.datasets.load("digits", limit=600)
     network = ddm.networks.ConvNet(width=8, depth=2)
-    recipe = ddm.Recipe(epochs=8, lr=0.1, batch_size=32)
+    recipe = ddm.Recipe(8, {"sgd": 0.1, "adam": 0.005}[request.param], batch_size=32, optimizer=request.param)
     target = ddm.train(network, data.train, recipe)
     datamodel = ddm.DistilledDatamodel.fit(target, data.train, clusters=3)
     x, y = data.test.batch()
