@@ -110,7 +110,10 @@ class DistilledDatamodel:
         """
         samples = Samples.from_dataset(samples)
         if target.data not in (None, samples.fingerprint()):
-            raise InputError("the target was trained on other samples than these: give the ones it was trained on.")
+            raise InputError(
+                "the target was trained on other samples than these, or with weights of samples: give the ones it was "
+                "trained on."
+            )
         end_stage = on_stage or (lambda stage: None)
         settings = changed(settings or Settings(), changes)
         settings = private_settings(settings) if private else settings

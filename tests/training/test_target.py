@@ -285,6 +285,85 @@ def test_a_batch_whose_samples_are_all_left_out_changes_no_parameters(optimizer)
     assert trajectory.cumulative_rates[1] == 0 < trajectory.cumulative_rates[2]
 
 
+# --- weights of samples ---
+
+
+def weights_of(rows, weight):
+    weights = np.ones(COUNT)
+    weights[rows] = weight
+    return weights
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_weight_0_equals_leaving_a_sample_out_bit_for_bit(optimizer):
+    recipe = Recipe(epochs=2, lr=0.1, batch_size=4, optimizer=optimizer)
+    rows = np.array([0, 2, 5, 11])
+    left_out = train(linear(), samples(), recipe, without=rows).trajectory
+    assert same(train(linear(), samples(), recipe, weights=weights_of(rows, 0)).trajectory, left_out)
+    mixed = train(linear(), samples(), recipe, without=rows[:1], weights=weights_of(rows[1:], 0)).trajectory
+    assert same(mixed, left_out)
+    assert same(
+        train(linear(), samples(), recipe, weights=np.ones(COUNT)).trajectory,
+        train(linear(), samples(), recipe).trajectory,
+    )
+
+
+@pytest.mark.parametrize("loss", [F.cross_entropy, lambda f, y: F.cross_entropy(f, y), nn.CrossEntropyLoss()])
+def test_weight_2_equals_having_a_sample_twice(loss):
+    rows = [1, 4, 4 + 3]
+    recipe = Recipe(epochs=3, lr=0.2, batch_size=2 * COUNT)  # all samples in one batch
+    twice = samples()[[*range(COUNT), *rows]]
+    weighted = train(linear(), samples(), recipe, loss=loss, weights=weights_of(rows, 2))
+    torch.testing.assert_close(weighted.theta, train(linear(), twice, recipe, loss=loss).theta)
+    assert not torch.allclose(weighted.theta, train(linear(), samples(), recipe, loss=loss).theta, atol=1e-4)
+
+
+def test_only_ratios_of_weights_matter_for_a_mean_and_their_size_too_for_a_sum():
+    recipe, weights = Recipe(epochs=2, lr=0.1, batch_size=4), np.linspace(0.5, 2, COUNT)
+    one, other = (train(linear(), samples(), recipe, weights=factor * weights).theta for factor in (1, 3))
+    torch.testing.assert_close(one, other)
+    total = nn.CrossEntropyLoss(reduction="sum")
+    one = train(linear(), samples(), Recipe(epochs=2, lr=0.03, batch_size=4), loss=total, weights=weights)
+    other = train(linear(), samples(), Recipe(epochs=2, lr=0.01, batch_size=4), loss=total, weights=3 * weights)
+    torch.testing.assert_close(one.theta, other.theta)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [np.ones(COUNT - 1), weights_of([3], -1), weights_of([3], np.nan), weights_of([3], np.inf), ["a"] * COUNT],
+)
+def test_bad_weights_are_refused(refused, weights):
+    with refused("at least 0", str(COUNT)):
+        train(linear(), samples(), PLAIN, weights=weights)
+
+
+def test_weights_that_are_all_0_are_refused(refused):
+    with refused("keep at least one"):
+        train(linear(), samples(), PLAIN, weights=np.zeros(COUNT))
+
+
+def test_weights_with_a_loss_that_is_neither_a_mean_nor_a_sum_are_refused(refused):
+    loss = nn.CrossEntropyLoss(weight=torch.linspace(1, 3, COUNT))
+    with refused("mean or a sum"):
+        train(linear(), samples(), PLAIN, loss=loss, weights=np.linspace(0.5, 2, COUNT))
+
+
+def test_resuming_with_other_weights_is_refused(tmp_path, refused):
+    first = train(linear(), samples(), PLAIN, directory=tmp_path, weights=weights_of([1], 2))
+    for weights in (None, weights_of([1], 3)):
+        with refused("another data", str(tmp_path)):
+            train(linear(), samples(), PLAIN, directory=tmp_path, weights=weights)
+    again = train(linear(), samples(), PLAIN, directory=tmp_path, weights=weights_of([1], 2))
+    assert same(again.trajectory, first.trajectory)
+
+
+def test_a_datamodel_of_a_target_with_weights_or_samples_left_out_is_refused(refused):
+    for changes in ({"weights": weights_of([1], 2)}, {"without": np.array([1])}):
+        target = train(linear(), samples(), PLAIN, **changes)
+        with refused("weights of samples"):
+            ddm.DistilledDatamodel.fit(target, samples(), clusters=1)
+
+
 class Idle(nn.Module):
     """A network with a parameter that its forward pass does not use."""
 

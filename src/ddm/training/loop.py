@@ -10,7 +10,7 @@ import copy
 import functools
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ def train(
     options: Mapping[str, Any] | None = None,
     loss: Loss = F.cross_entropy,
     without: np.ndarray | None = None,
+    weights: Sequence[float] | np.ndarray | Tensor | None = None,
     directory: Path | str | None = None,
     device: str | torch.device = "cpu",
 ) -> Target:
@@ -56,13 +57,16 @@ def train(
     loss:      ``loss(logits, labels)`` of a batch: one of torch's losses, or another mean or sum over the samples
     without:   positions of samples to leave out. The others keep the order, batch and augmentation that they have in
                the full training set. Only dropout differs, because its masks depend on the batch size.
+    weights:   how much each sample counts ``(n,)``, at least 0: a batch's loss is Σ w_i ℓ_i / Σ w_i, or Σ w_i ℓ_i for a
+               loss that is a sum. A weight of 0 leaves the sample out, as ``without`` does.
     directory: where checkpoints are written during training. If it contains a training that was killed, that training
                resumes from its last complete epoch.
     """
     samples = Samples.from_dataset(samples)
     network = _resolve_network(network, samples, options)
     recipe = (recipe or Recipe()).with_lr(networks.learning_rate(network))
-    training = _Training(network, samples, recipe, sample_loss(loss), without, directory, device_of(device))
+    each = _sample_weights(len(samples), without, weights)
+    training = _Training(network, samples, recipe, sample_loss(loss), each, directory, device_of(device))
     with bar("training the target", training.total - training.step) as advance:
         while training.epoch < recipe.epochs:
             training.run_epoch(advance)
@@ -87,7 +91,7 @@ class _Training:
         samples: Samples,
         recipe: Recipe,
         loss: SampleLoss,
-        without: np.ndarray | None,
+        weights: Tensor,
         directory: Path | str | None,
         device: torch.device,
     ) -> None:
@@ -98,7 +102,7 @@ class _Training:
         augmentation.check_shape(recipe.augment, samples.shape)
         self.initial = hash_of_state(state_of(network))
         self.samples, self.recipe, self.loss, self.device = samples, recipe, loss, device
-        self.included = _included_mask(len(samples), without)
+        self.weights, self.included = weights, weights > 0
         self.trained = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         self.optimizer = OPTIMIZERS[recipe.optimizer].build(list(self.trained.values()), recipe)
         self.total = recipe.epochs * math.ceil(len(samples) / recipe.batch_size)
@@ -118,8 +122,9 @@ class _Training:
     def target(self) -> Target:
         """The trained target."""
         self.recorder.close()
-        trajectory, data = self.recorder.trajectory, self.samples.fingerprint()
-        return Target(self.network, trajectory, self.loss, self.recipe, self.device, data)
+        # A datamodel gives each sample the weight 1, so it must not be fitted to a target with other weights.
+        data = self.samples.fingerprint() if bool((self.weights == 1).all()) else self._identity["data"]
+        return Target(self.network, self.recorder.trajectory, self.loss, self.recipe, self.device, data)
 
     def run_epoch(self, advance: Advance) -> None:
         """Make one pass over the data, in an order that depends only on the seed and the epoch."""
@@ -147,16 +152,17 @@ class _Training:
         included = self.included[rows]  # selected last, so that augmentation does not depend on ``without``
         lr = self.recipe.lr_at(self.step, self.total)
         if included.any():
-            self._update(x[included].to(self.device), y[included].to(self.device), lr)
+            weights = self.weights[rows][included].to(self.device)
+            self._update(x[included].to(self.device), y[included].to(self.device), weights, lr)
         self.step += 1
         if self.recipe.checkpoint_every is not None and self.step % self.recipe.checkpoint_every == 0:
             self._checkpoint()
 
-    def _update(self, x: Tensor, y: Tensor, lr: float) -> None:
-        """Update the parameters by the gradient of the mean loss of a batch."""
+    def _update(self, x: Tensor, y: Tensor, weights: Tensor, lr: float) -> None:
+        """Update the parameters by the gradient of the loss of a batch, whose samples have weights ``(b,)``."""
         self.network.zero_grad()
         try:
-            value = self.loss.batch(self._outputs(x.to(dtype_of(self.network))), y)
+            value = self.loss.weighted(self._outputs(x.to(dtype_of(self.network))), y, weights)
         except ValueError as error:
             reason = " ".join(str(error).split())
             raise InputError(f"a batch of {len(x)} does not work: choose another batch size ({reason}).") from None
@@ -187,7 +193,8 @@ class _Training:
     @functools.cached_property
     def _identity(self) -> dict[str, Any]:
         """Recipe, data and network, which must be the same when a training resumes."""
-        included = hashlib.sha256(self.included.numpy().tobytes()).hexdigest()
+        weighted = not torch.equal(self.weights, self.included.to(self.weights))
+        included = hashlib.sha256((self.weights if weighted else self.included).numpy().tobytes()).hexdigest()
         return {
             "recipe": self.recipe.to_dict(),
             "data": f"{self.samples.fingerprint()} {included}",
@@ -231,16 +238,24 @@ class _Training:
         self.recorder = self._record({"facts": metadata["recorder"], "tensors": recorded})
 
 
-def _included_mask(count: int, without: np.ndarray | None) -> Tensor:
-    """A mask ``(count,)``: False at the positions in ``without``, True for all samples to train on."""
+def _sample_weights(
+    count: int, without: np.ndarray | None, weights: Sequence[float] | np.ndarray | Tensor | None
+) -> Tensor:
+    """The weight of each sample ``(count,)``, 0 at the positions in ``without``."""
+    try:
+        given = torch.ones(count) if weights is None else torch.as_tensor(weights).to("cpu", torch.float32).clone()
+        valid = given.shape == (count,) and bool((given.isfinite() & (given >= 0)).all())
+    except (TypeError, ValueError, RuntimeError):  # not numbers
+        valid = False
+    if not valid:
+        raise InputError(f"weights must be one finite number of at least 0 for each of the {count} samples.")
     rows = np.asarray([] if without is None else without)
-    included = np.ones(count, dtype=bool)
     if rows.size and (rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= count):
         raise InputError(f"there are {count} samples: give positions to leave out from 0 to {count - 1}.")
-    included[rows.astype(np.int64)] = False
-    if not included.any():
+    given[torch.as_tensor(rows.astype(np.int64))] = 0
+    if not given.any():
         raise InputError(f"all {count} samples are left out: keep at least one to train on.")
-    return torch.as_tensor(included)
+    return given
 
 
 def _epoch_seed(seed: int, epoch: int) -> int:

@@ -68,6 +68,19 @@ class SampleLoss:
         value = self.original(outputs, labels)
         return value.mean() if value.dim() else value
 
+    def weighted(self, outputs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        """The loss that a training step minimises if samples have weights ``(b,)``, a scalar.
+
+        It is Σ w_i ℓ_i / Σ w_i for a mean, and Σ w_i ℓ_i for a sum. If all weights are 1 it is ``batch``, bit for bit.
+        """
+        if (weights == 1).all():
+            return self.batch(outputs, labels)
+        how = self.reduction(outputs.detach(), labels)
+        if how is None:
+            raise InputError("weights of samples need a loss that is a mean or a sum over the samples of a batch.")
+        total = (weights * self.each(outputs, labels)).sum()
+        return total / weights.sum() if how == "mean" else total
+
     def reduction(self, outputs: Tensor, labels: Tensor) -> str | None:
         """How the original loss combines the samples of a batch: mean or sum; None if it does neither."""
         with torch.no_grad():
