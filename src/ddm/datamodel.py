@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from ddm.compute.once import Once
 from ddm.counterfactual import designs
 from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.counterfactual.designs import Weights
+from ddm.counterfactual.reach import beyond_reach
+from ddm.counterfactual.whole_classes import group_models
 from ddm.data.samples import Samples
 from ddm.distil import Settings, changed, distil
 from ddm.distil import private as private_settings
@@ -74,8 +77,8 @@ class DistilledDatamodel:
         self.target, self.partition, self.settings, self.data = target, partition, settings, data
         self.config, self.samples, self.audited = config, samples, audited
         self.synset, self.class_synset = synset, class_synset
-        self._clusters = Counterfactuals(target, synset)
         self._classes = Counterfactuals(target, class_synset) if class_synset is not None else None
+        self._clusters = group_models(target, synset, self._classes, partition)
         self._response_cache: Once[Responses] = Once()
         self._found: Once[Samples] = Once()
 
@@ -140,7 +143,8 @@ class DistilledDatamodel:
 
         level:  cluster, or class
         design: leave-one-out, random (``perturbations`` unions of half of the groups, default 4 K), or an array
-                p ``(M, K)`` that is 1 where a group stays and 0 where it is removed
+                p ``(M, K)`` that is 1 where a group stays and 0 where it is removed. A perturbation that removes all
+                groups of a class has the effect of the class, which is not the sum of the groups' effects
         beta:   weight of each perturbation: uniform, removed (fewer removed groups count more), or a callable of p
         fast:   compute logits from one Jacobian of the target instead of from every model: the same to first order
         """
@@ -231,6 +235,8 @@ class DistilledDatamodel:
         weights: how much each sample of a group counts, such as ``{"3/7": 0.5, "1/2": 2}``. A group of weight w moves
                  the network by 1 − w times its displacement: 0 removes the group, 1 leaves it as it is. Groups that
                  are not named keep the weight 1.
+
+        A removal that is beyond the reach of the datamodel (see ``beyond``) raises a warning.
         """
         if remove is not None and weights is None:
             removed = self.partition.removal(remove)
@@ -239,7 +245,21 @@ class DistilledDatamodel:
         else:
             raise InputError("give either the groups to remove or the weights of groups.")
         self._clusters.check_usable(removed)
+        if (beyond := beyond_reach(self.partition, removed[None])) is not None:
+            warnings.warn(beyond, stacklevel=2)
         return self._clusters.network(removed)
+
+    def beyond(self, remove: Group | Iterable[Group]) -> str | None:
+        """A sentence that says why the model without these groups is rough; None if it is within reach.
+
+        It is rough if the removal takes several whole classes, most of one class, or much of the training data.
+        """
+        return beyond_reach(self.partition, self.partition.removal(remove)[None])
+
+    @property
+    def models(self) -> Counterfactuals:
+        """The models without some groups, from which all answers come."""
+        return self._clusters
 
     def outputs(self, x: Tensor, removed: np.ndarray | None = None) -> Tensor:
         """Logits ``(M, n, L)`` under perturbations ``removed (M, K)``, by default each group removed once.

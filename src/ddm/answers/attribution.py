@@ -22,6 +22,7 @@ from ddm.compute.files import atomic_write, write_json
 from ddm.counterfactual import designs
 from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.counterfactual.designs import Weights
+from ddm.counterfactual.reach import beyond_reach
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
 from ddm.plots import html, units
@@ -49,6 +50,7 @@ class Attribution:
     sizes:    ``(K,)`` samples in each group
     models:   number of fine-tuned models that were needed
     fraction: True if the values are fractions, whose effects people read in points
+    beyond:   a sentence that says why some of these models are rough, because they lack too much data; None if none is
     """
 
     names: tuple[str, ...]
@@ -64,6 +66,7 @@ class Attribution:
     sizes: np.ndarray
     models: int
     fraction: bool = False
+    beyond: str | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -135,6 +138,7 @@ class Attribution:
             "baseline": _plain(self.baseline),
             "intercept": _plain(self.b),
             "models": self.models,
+            "beyond": self.beyond,
             "groups": [
                 {
                     "group": self.names[i],
@@ -171,12 +175,13 @@ class Attribution:
                 ("group removed", "samples", "effect"),
                 [(name, str(size), units.change_text(score, self.fraction)) for name, size, score in rows][:shown],
             )
-            + html.paragraph(f"{shown} of {len(self)} groups; {SIGN}.")
+            + html.paragraph(f"{shown} of {len(self)} groups; {SIGN}. {self.beyond or ''}".rstrip())
         )
 
     def __repr__(self) -> str:
         strongest = ", ".join(f"{name} {units.change_text(value, self.fraction)}" for name, value in self.top(3))
-        return f"Attribution of {self.measured} to {len(self):,} groups; strongest effects: {strongest} ({SIGN})"
+        found = f"Attribution of {self.measured} to {len(self):,} groups; strongest effects: {strongest} ({SIGN})"
+        return found if self.beyond is None else f"{found}. {self.beyond}"
 
 
 def attribute(
@@ -251,6 +256,7 @@ def fit_attribution(
         sizes=partition.sizes[chosen],
         models=len(removed),
         fraction=objective.fraction,
+        beyond=beyond_reach(partition, removed),
     )
 
 

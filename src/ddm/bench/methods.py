@@ -14,7 +14,6 @@ from ddm.baselines import BASELINES
 from ddm.baselines.protocol import CannotRun, Scores
 from ddm.bench.outcome import Cost, Outcome
 from ddm.bench.problem import Problem
-from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.counterfactual.displaced import Models
 from ddm.datamodel import DistilledDatamodel
 from ddm.distil import Settings, paper, private
@@ -83,7 +82,7 @@ def _run_datamodel(problem: Problem, method: str) -> Outcome:
     settings = settings_of(problem, method)
     datamodel = problem.datamodel(settings)
     cost = Cost(problem.matching_seconds(settings), _query_seconds(problem, datamodel), datamodel.synset.nbytes)
-    return Outcome(predict_effects(Counterfactuals(problem.target, datamodel.synset), problem.effect_query), cost)
+    return Outcome(predict_effects(datamodel.models, problem.effect_query), cost)
 
 
 def _run_response(problem: Problem) -> Outcome:

@@ -76,4 +76,6 @@ def attribute(
         print_json(found.to_dict() | audited_part(datamodel))
     else:
         console().print(effects_table(found, top))
+        if found.beyond is not None:
+            console().print(found.beyond)
         console().print(datamodel.trust)

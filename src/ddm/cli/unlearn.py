@@ -35,6 +35,7 @@ def unlearn(
     facts: dict[str, Any] = {
         "removed": [datamodel.partition.names[datamodel.partition.index(group)] for group in remove],
         "model": str(out),
+        "beyond": datamodel.beyond(remove),
         "accuracy": {
             split: {
                 "before": datamodel.target.accuracy(dataset.split(split)),

@@ -57,7 +57,8 @@ def distil(
     settings = settings or Settings()
     check_two_classes(samples)
     upper = partition.by_class()
-    if upper is not None and len(upper) == len(partition):
+    if upper is not None and len(upper) == len(partition) and settings.matching != "response":
+        # A group that is a class is distilled once. Response matching closes the output of the class only.
         synset, _ = distil(target, samples, replace(partition, parents=None), settings, directory, engine)
         return synset, _rename_to_classes(synset, partition, upper)
     if settings.clip is not None:

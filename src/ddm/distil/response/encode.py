@@ -112,16 +112,19 @@ class Encoder:
         """Backward passes for the largest bank, recomputations included."""
         return (self.max_images * self.classes + len(self.metric)) * len(self.slices(self.min_images))
 
-    def choose(self, responses: Tensor, advance: Advance = lambda amount: None) -> tuple[Tensor, Encoding]:
+    def choose(
+        self, responses: Tensor, advance: Advance = lambda amount: None, judged: int | None = None
+    ) -> tuple[Tensor, Encoding]:
         """The smallest bank ``(B, ...)`` that encodes responses ``(K, P)`` within the tolerance, and the encoding.
 
-        A bank size in the settings overrides the choice. ``advance`` counts rows.
+        A bank size in the settings overrides the choice. Only the first ``judged`` responses must meet the tolerance
+        (default: all). ``advance`` counts rows.
         """
         count = self.min_images
         while True:
             images = self.images(count)
             encoding = self.encode(images, responses, advance)
-            excess = float(encoding.error.mean()) / self.settings.tolerance
+            excess = float(encoding.error[:judged].mean()) / self.settings.tolerance
             if excess <= 1 or count >= _NEARLY_MAX * self.max_images:
                 return images, encoding
             count = min(math.ceil(count * min(max(excess, 1.5), 4)), self.max_images)

@@ -1,4 +1,7 @@
-"""Response matching: the responses of a block of groups, then their encoding in a shared bank of images."""
+"""Response matching: the displacements of a block of groups, then their encoding in a shared bank of images.
+
+The displacement of a cluster is its response. That of a class also closes the class's output.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from torch import Tensor
 
 from ddm.compute.engine import Engine
 from ddm.compute.progress import Advance
+from ddm.curvature.damping import parameter_damping
 from ddm.data.samples import Samples
 from ddm.distil.blocks import Block, class_members
 from ddm.distil.estimate import MatchingEstimate
@@ -17,6 +21,7 @@ from ddm.distil.matching import LevelSynset
 from ddm.distil.response.encode import Encoder, Encoding
 from ddm.distil.response.estimate import estimate_response
 from ddm.distil.response.solve import Responses
+from ddm.distil.response.whole_class import PASSES, ClassOutputs
 from ddm.distil.settings import Settings
 from ddm.distil.synset import Synset
 from ddm.groups.partition import Partition
@@ -42,6 +47,7 @@ class ResponseMatching:
         self.target, self.samples, self.settings = target, samples, settings
         self.responses = Responses(target, samples, settings, engine=engine)
         self.encoder = Encoder(target, samples, settings)
+        self.class_outputs = ClassOutputs(target, samples, parameter_damping(target, samples))
         self.images: Tensor | None = None
         self._missed: float | None = None
         self.bytes_per_group = _COPIES * target.flat.size * target.theta.element_size()
@@ -56,9 +62,10 @@ class ResponseMatching:
         pulled = _members(partition, block.clusters)
         if upper is not None and not block.clusters:
             pulled = _members(upper, block.classes)
-        groups = pulled + (_members(upper, block.classes) if upper is not None and block.clusters else [])
-        own = sum(self.responses.own_passes(rows) for rows in groups)
         real = sum(len(self.responses.used_rows(rows)) for rows in pulled)
+        classes = [] if upper is None else _members(upper, block.classes)
+        own = sum(map(self.responses.own_passes, _members(partition, block.clusters)))
+        own += PASSES * len(classes) if self._closes else sum(map(self.responses.own_passes, classes))
         return float(real * len(self.responses.checkpoints) + _FORWARD * own)
 
     def estimate(
@@ -84,19 +91,34 @@ class ResponseMatching:
     ) -> Iterator[LevelSynset]:
         """The synsets of a block's clusters, then of its classes."""
         responses, clusters = self.responses_of(partition, upper, block, advance), len(block.clusters)
-        encoding = self._encode(responses, lambda rows: advance(_ROW * rows))
+        closed = self._close_classes(upper, block, responses[clusters:], advance)
+        encoding = self._encode(responses, closed, lambda rows: advance(_ROW * rows))
         if clusters:
             names = [partition.names[group] for group in block.clusters]
             yield "cluster", self._synset(names, encoding, slice(None, clusters))
         if block.classes and upper is not None:
             names = [upper.names[group] for group in block.classes]
-            yield "class", self._synset(names, encoding, slice(clusters, None))
+            yield "class", self._synset(names, encoding, slice(len(responses), None))
 
-    def _encode(self, responses: Tensor, advance: Advance) -> Encoding:
-        """Encode responses ``(B, P)``. The first call chooses the images; ``advance`` counts rows."""
+    @property
+    def _closes(self) -> bool:
+        """True if the displacement of a class closes its output."""
+        return self.class_outputs.biases is not None
+
+    def _close_classes(self, upper: Partition | None, block: Block, responses: Tensor, advance: Advance) -> Tensor:
+        """Displacements ``(B, P)`` of a block's classes with responses ``(B, P)``."""
+        labels = np.asarray(_some(upper).parents)[block.classes].tolist() if block.classes else []
+        return self.class_outputs.close(responses, labels, lambda amount: advance(_FORWARD * amount))
+
+    def _encode(self, responses: Tensor, closed: Tensor, advance: Advance) -> Encoding:
+        """Encode responses ``(B, P)`` and then closed displacements ``(C, P)``; ``advance`` counts rows.
+
+        The first call chooses the images by the responses: closed displacements are easy to encode.
+        """
+        both = torch.cat([responses, closed])
         if self.images is not None:
-            return self.encoder.encode(self.images, responses, advance)
-        self.images, encoding = self.encoder.choose(responses, advance)
+            return self.encoder.encode(self.images, both, advance)
+        self.images, encoding = self.encoder.choose(both, advance, judged=len(responses))
         return encoding
 
     def responses_of(
@@ -106,7 +128,11 @@ class ResponseMatching:
         block: Block,
         advance: Advance = lambda amount: None,
     ) -> Tensor:
-        """Δ ``(B, P)`` of a block's clusters and then of its classes."""
+        """Δ ``(B, P)`` of a block's clusters and then of its classes, before the classes' outputs are closed.
+
+        The response of a class whose output will be closed has the length c = 1. The group's own curvature, which
+        makes c larger, is mostly that of this output.
+        """
         clusters = len(block.clusters)
         members = _members(partition, block.clusters) if clusters else _members(_some(upper), block.classes)
         pulls = self.responses.pulls(members, advance)
@@ -116,8 +142,14 @@ class ResponseMatching:
             inside = torch.as_tensor(class_members(partition, block)).to(pulls)
             pulls, responses = torch.cat([pulls, inside @ pulls]), torch.cat([responses, inside @ responses])
             members = members + _members(_some(upper), block.classes)
+        count = clusters if self._closes else len(members)
+        if not count:
+            return responses
         missed = self._missed_curvature(partition, block, pulls)
-        return self.responses.scaled(responses, pulls, members, missed, lambda amount: advance(_FORWARD * amount))
+        scaled = self.responses.scaled(
+            responses[:count], pulls[:count], members[:count], missed, lambda amount: advance(_FORWARD * amount)
+        )
+        return torch.cat([scaled, responses[count:]])
 
     def _missed_curvature(self, partition: Partition, block: Block, pulls: Tensor) -> float:
         """The factor s, computed once from a few groups of the partition; ``pulls (B, P)`` are those of this block."""
