@@ -53,3 +53,21 @@ def test_without_a_class_its_samples_lose_the_most_probability(truth):
     change = models.outputs(np.eye(len(partition), dtype=bool), x).softmax(-1) - base
     own = torch.stack([change[label, y == label, label].mean() for label in range(10)])
     assert (own < 0).all()
+
+
+@pytest.mark.slow
+def test_models_without_a_class_are_as_accurate_as_retraining_without_it(truth):
+    datamodel, x, y, _ = truth
+    recipe, samples = datamodel.target.recipe, datamodel.samples
+    start = datamodel.target.flat.module(*datamodel.target.at(0))
+    right = 0
+    for label in range(10):
+        removed = np.flatnonzero(datamodel.partition.parents == label)
+        rows = np.flatnonzero(samples.labels.numpy() == label)
+        true = ddm.train(start, samples, recipe, without=rows).outputs(x).argmax(1) == y
+        found = datamodel.counterfactual(removed)(x).argmax(1) == y
+        apart = [
+            abs(float(found[part].double().mean() - true[part].double().mean())) for part in (y == label, y != label)
+        ]
+        right += max(apart) <= 0.1
+    assert right >= 8

@@ -7,8 +7,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import ddm
-from ddm.curvature.damping import parameter_damping
+from ddm.curvature.step_weights import StepWeights
+from ddm.distil import Settings, distil
 from ddm.distil.response.whole_class import ClassOutputs, output_biases
+from ddm.groups.partition import sequential
 
 
 class Biases(nn.Module):
@@ -22,15 +24,19 @@ class Biases(nn.Module):
         return self.bias.expand(len(x), -1)
 
 
+def class_outputs(target, samples):
+    checkpoints = range(len(target.trajectory))
+    return ClassOutputs(target, samples, StepWeights(target, checkpoints, samples).damping(target))
+
+
 def descend(network, x, y, steps, lr):
     """The target that gradient descent on all samples gives."""
-    recorder = ddm.Recorder(network)
     optimizer = torch.optim.SGD(network.parameters(), lr=lr)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        F.cross_entropy(network(x), y).backward()
-        optimizer.step()
-    recorder.snapshot(steps, steps * lr)
+    with ddm.record(network, optimizer, every=steps) as recorder:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            F.cross_entropy(network(x), y).backward()
+            optimizer.step()
     return recorder.target()
 
 
@@ -43,7 +49,7 @@ def uninformative():
 
 @pytest.fixture(scope="module")
 def outputs(target, digits):
-    return ClassOutputs(target, digits.train, parameter_damping(target, digits.train))
+    return class_outputs(target, digits.train)
 
 
 @pytest.mark.parametrize("steps", [100, 1000, 10_000])
@@ -52,7 +58,7 @@ def test_biases_alone_reach_the_log_odds_of_a_training_without_the_class(uninfor
     target, without = (descend(Biases(4), x[rows], y[rows], steps, 0.5) for rows in (y >= 0, y != 2))
     logits = without.outputs(x[:1])[0]
     true = logits[2] - logits[[0, 1, 3]].logsumexp(0)
-    found = ClassOutputs(target, samples, parameter_damping(target, samples)).final_log_odds(2)
+    found = class_outputs(target, samples).final_log_odds(2)
     # p < 1/4 pushes the class down more slowly than the formula's exp(a), and the other outputs move too
     assert abs(float(found - true)) < 1
 
@@ -97,6 +103,8 @@ def test_the_bias_of_the_outputs_is_found_by_its_effect_and_not_by_its_shape(dig
 def test_a_network_without_biases_of_its_outputs_leaves_classes_to_their_responses(digits):
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False))
     target = descend(network, *digits.train.batch(), steps=1, lr=0.1)
-    outputs = ClassOutputs(target, digits.train, parameter_damping(target, digits.train))
+    outputs = class_outputs(target, digits.train)
     response = torch.ones(1, target.flat.size)
     assert torch.equal(outputs.close(response, [3]), response)
+    with pytest.warns(UserWarning, match="no bias for each output"):
+        distil(target, digits.train, sequential(digits.train, 2), Settings(curvature=64, checkpoints=2, bank=8))

@@ -5,6 +5,7 @@ The displacement of a cluster is its response. That of a class also closes the c
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -13,7 +14,6 @@ from torch import Tensor
 
 from ddm.compute.engine import Engine
 from ddm.compute.progress import Advance
-from ddm.curvature.damping import parameter_damping
 from ddm.data.samples import Samples
 from ddm.distil.blocks import Block, class_members
 from ddm.distil.estimate import MatchingEstimate
@@ -47,7 +47,7 @@ class ResponseMatching:
         self.target, self.samples, self.settings = target, samples, settings
         self.responses = Responses(target, samples, settings, engine=engine)
         self.encoder = Encoder(target, samples, settings)
-        self.class_outputs = ClassOutputs(target, samples, parameter_damping(target, samples))
+        self.class_outputs = ClassOutputs(target, samples, self.responses.weights.damping(target))
         self.images: Tensor | None = None
         self._missed: float | None = None
         self.bytes_per_group = _COPIES * target.flat.size * target.theta.element_size()
@@ -83,6 +83,12 @@ class ResponseMatching:
         self, partition: Partition, upper: Partition | None, blocks: Sequence[tuple[int, Block]], advance: Advance
     ) -> Iterator[tuple[int, list[LevelSynset]]]:
         """The synsets of numbered blocks, one after another, because they share the images and the curvature."""
+        if upper is not None and blocks and not self._closes:
+            warnings.warn(
+                "the network has no bias for each output, so models without a whole class may still predict it: add a "
+                "bias to its last layer, or retrain to be sure.",
+                stacklevel=5,
+            )
         for number, block in blocks:
             yield number, list(self.synsets(partition, upper, block, advance))
 

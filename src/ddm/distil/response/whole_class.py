@@ -78,7 +78,9 @@ class ClassOutputs:
     def _rows(self, label: int, own: bool) -> np.ndarray:
         """Evenly spaced samples of a class, or of the other classes."""
         rows = np.flatnonzero((self.samples.labels.numpy() == label) == own)
-        return rows[np.unique(np.linspace(0, len(rows) - 1, _SAMPLES).round().astype(int))]
+        spaced = np.unique(np.linspace(0, len(rows) - 1, _SAMPLES).round().astype(int))
+        chosen: np.ndarray = rows[spaced]
+        return chosen
 
 
 def output_biases(target: Target, x: Tensor) -> Tensor | None:
