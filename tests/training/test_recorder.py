@@ -160,9 +160,8 @@ def test_a_layer_that_is_unfrozen_later_has_steps_only_from_then_on(samples):
 
 @pytest.mark.parametrize("limit", [0.1, 1e6])
 def test_clipping_shortens_the_steps(limit, samples):
-    model, other = build(), build()
-    optimizer, plain = sgd(model), sgd(other)
-    factors = []
+    model = build()
+    optimizer, factors = sgd(model), []
 
     def clip():
         norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), limit))
@@ -172,7 +171,21 @@ def test_clipping_shortens_the_steps(limit, samples):
         loop(model, optimizer, samples, after_backward=clip)
     assert rate_of(recorder.target()) == pytest.approx(0.1 * sum(factors), rel=1e-4)
     assert (min(factors) < 1) == (limit < 1)
-    del other, plain
+
+
+def test_clipping_that_begins_later_in_a_training_is_seen(samples):
+    model = build()
+    optimizer, factors = sgd(model), []
+
+    def clip():
+        norm = float(torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]))
+        factors.append(1.0 if len(factors) < 15 else 0.1 / norm)
+        if factors[-1] < 1:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+    with ddm.record(model, optimizer) as recorder:
+        loop(model, optimizer, samples, after_backward=clip)
+    assert rate_of(recorder.target()) == pytest.approx(0.1 * sum(factors), rel=1e-4)
 
 
 # --- what the loss was ---

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ddm.errors import InputError
 from ddm.networks.state import State
+from ddm.training.gradient_watch import GradientWatch
 from ddm.training.optimizers import describing
 from ddm.training.probes import Probe
 from ddm.training.steps import Steps, TensorSteps
@@ -34,7 +35,7 @@ class Watch:
         self._check(optimizer)
         self.optimizer, self.description, self._on_step = optimizer, describing(optimizer), on_step
         self.late = _has_stepped(optimizer)
-        self._norms: dict[Tensor, Tensor] = {}
+        self._gradients = GradientWatch(network.parameters())
         self._clipping, self._samples, self._depth = 1.0, 0, 0
         self._pending: Probe | None = None
         self._sums: dict[str, list[Any]] = {}
@@ -44,11 +45,6 @@ class Watch:
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
             network.register_forward_hook(_Hook(self._after_forward)),
-            *(
-                parameter.register_post_accumulate_grad_hook(self._after_gradient)
-                for parameter in network.parameters()
-                if parameter.requires_grad
-            ),
         ]
 
     def _check(self, optimizer: torch.optim.Optimizer) -> None:
@@ -85,6 +81,7 @@ class Watch:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._gradients.close()
 
     def facts(self) -> dict[str, Any]:
         """The sums since the last ``take`` as JSON values, and the sizes of the steps of its probes."""
@@ -122,25 +119,17 @@ class Watch:
 
     def _after_outputs(self, outputs: Tensor, slopes: Tensor) -> None:
         """Count the samples of a step. A backward pass that finds no gradients starts a new sum of gradients."""
-        if not any(parameter.grad is not None and parameter.grad.any() for parameter in self._norms):
-            self._samples, self._norms = 0, {}
+        if self._gradients.found_none:
+            self._samples = 0
+            self._gradients.forget()
         self._samples += len(outputs)
         if self._pending is None and len(self._probes) < MAX_PROBES:
             self._pending = Probe.of(outputs, slopes)
 
-    def _after_gradient(self, parameter: Tensor) -> None:
-        assert parameter.grad is not None
-        self._norms[parameter] = parameter.grad.norm()
-
     def _before_step(self, *_: Any) -> None:
-        """Compare the gradients with those that the backward pass left: clipping and unscaling made them smaller."""
         self._depth += 1  # a subclass that calls ``super().step()`` runs the hooks twice
-        if self._depth > 1:
-            return
-        known = [(parameter.grad, norm) for parameter, norm in self._norms.items() if parameter.grad is not None]
-        before = math.hypot(*(float(norm) for _, norm in known))
-        now = math.hypot(*(float(gradient.norm()) for gradient, _ in known))
-        self._clipping = now / before if before > 0 else 1.0
+        if self._depth == 1:
+            self._clipping = self._gradients.factor()
 
     def _after_step(self, *_: Any) -> None:
         self._depth -= 1
@@ -153,7 +142,8 @@ class Watch:
                     self._add(name, options, self.optimizer.state.get(parameter, {}))
         if self._pending is not None:
             self._probes.append(replace(self._pending, step_samples=self._samples))
-        self._pending, self._samples, self._norms = None, 0, {}
+        self._pending, self._samples = None, 0
+        self._gradients.forget()
         self._on_step()
 
     def _add(self, name: str, options: Mapping[str, Any], state: Mapping[str, Any]) -> None:
