@@ -72,7 +72,8 @@ class GradientWatch:
 
 
 def _length(gradient: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(gradient)
+    length: Tensor = torch.linalg.vector_norm(gradient)
+    return length
 
 
 def _norm(norms: Sequence[Tensor]) -> float:
