@@ -287,3 +287,8 @@ def test_removal_and_weights_together_or_neither_are_refused(datamodel, refused)
 def test_perturbations_that_are_not_finite_are_refused(datamodel, digits, refused):
     with refused("1 − weight"):
         datamodel.outputs(digits.test.batch()[0], np.full((1, len(datamodel.partition)), np.nan))
+
+
+def test_a_warning_of_large_weights_does_not_speak_of_removal(datamodel):
+    with pytest.warns(UserWarning, match=r"reweights .* retrain with these weights"):
+        datamodel.counterfactual(weights=dict.fromkeys(datamodel.partition.names[:20], 2))

@@ -30,8 +30,10 @@ def beyond_reach(partition: Partition, removed: np.ndarray) -> str | None:
     reasons = [*_class_reasons(partition, amount), *_share_reasons(partition, amount)]
     if not reasons:
         return None
-    subject = "This answer removes" if len(amount) == 1 else "Some models of this answer remove"
-    return f"{subject} {' and '.join(reasons)}: it is rough, so retrain without them before you rely on it."
+    weighted = not np.isin(removed, (0, 1)).all()
+    verb, how = ("reweight", "with these weights") if weighted else ("remove", "without them")
+    subject = f"This answer {verb}s" if len(amount) == 1 else f"Some models of this answer {verb}"
+    return f"{subject} {' and '.join(reasons)}: it is rough, so retrain {how} before you rely on it."
 
 
 def _share_reasons(partition: Partition, amount: np.ndarray) -> list[str]:
