@@ -161,7 +161,7 @@ def _contributions(responses: Responses, x: Tensor, slopes: Tensor, rows: np.nda
     direction = direction / responses.weights.total(target)
     total = np.zeros(len(rows))
     for position, t in enumerate(responses.checkpoints):
-        total += _loss_along(responses, t, rows, responses.weights.at(target, position) * direction)
+        total += _loss_along(responses, t, rows, responses.weights.at(target, position).to(direction) * direction)
     return total
 
 

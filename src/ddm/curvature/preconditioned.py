@@ -85,7 +85,7 @@ class PreconditionedCurvature(SampledCurvature):
 
     def _share(self, position: int) -> Tensor:
         """ω_t ``(P,)`` of the checkpoint at this position."""
-        return self._weights.at(self._target, position) / self._total
+        return self._weights.at(self._target, position).to(self._total) / self._total
 
     def _weighted(self, rows: CurvatureRows, advance: Advance = lambda amount: None) -> Iterator[tuple[Tensor, Tensor]]:
         """ω_t ``(P,)`` and batches of rows ``(b, P)``. No batch has rows of two checkpoints."""

@@ -72,20 +72,23 @@ class StepWeights:
         return torch.as_tensor(shares[:, 0] / shares[:, 0].sum()) if same else None
 
     def at(self, target: Target, position: int, t: int | None = None) -> Tensor:
-        """W_t ``(P,)`` of the checkpoint at ``position``, which is number ``t`` of the target's trajectory."""
+        """W_t ``(P,)``, on the CPU, of the checkpoint at ``position``: number ``t`` of the target's trajectory."""
         t = self.checkpoints[position] if t is None else t
-        return self._expand(self._rates[position]).to(target.theta) / self._divisor(target, t)
+        return self._expand(self._rates[position], target) / self._divisor(target, t)
 
     def total(self, target: Target) -> Tensor:
         """W̄ ``(P,)``."""
-        return sum((self.at(target, position) for position in range(len(self.checkpoints))), target.theta.new_zeros(()))
+        total = torch.zeros(target.flat.size, dtype=target.theta.dtype)
+        for position in range(len(self.checkpoints)):
+            total += self.at(target, position)
+        return total.to(target.device)
 
     def damping(self, target: Target) -> Tensor:
         """Λ ``(P,)``."""
-        decay = self._expand(self._decoupled).to(target.theta)
+        decay = self._expand(self._decoupled, target)
         for position, t in enumerate(self.checkpoints):
-            decay = decay + self._expand(self._coupled[position]).to(target.theta) / self._divisor(target, t)
-        damping = (1 + decay) / self.total(target)
+            decay += self._expand(self._coupled[position], target) / self._divisor(target, t)
+        damping = (1 + decay).to(target.device) / self.total(target)
         # A parameter that no step moved has infinite damping. The clamp avoids NaN from infinity times 0.
         return damping.clamp(max=torch.finfo(damping.dtype).max ** 0.5)
 
@@ -93,17 +96,17 @@ class StepWeights:
         """D_t ``(P,)``; 1 for an optimizer that does not scale each parameter."""
         moments = target.trajectory.moments_around(t) if self._scaled and not self._estimated else None
         if moments is None:
-            return target.theta.new_ones(())
+            return torch.ones((), dtype=target.theta.dtype)
         zeros = {name: torch.zeros(shape) for name, shape in target.flat.shapes.items()}
         moments = {name: moments.get(name, zero) for name, zero in zeros.items()}
         check_state(moments, target.flat.shapes, f"the second moments of checkpoint {t}")
-        roots = target.flat.vector(moments).to(target.theta)
-        roots = roots.clamp(min=0).sqrt() + self._expand(self._epsilon).to(target.theta)
+        roots = target.flat.vector(moments).to(target.theta.dtype)
+        roots = roots.clamp(min=0).sqrt() + self._expand(self._epsilon, target)
         return roots + roots.median()
 
-    def _expand(self, values: np.ndarray) -> Tensor:
+    def _expand(self, values: np.ndarray, target: Target) -> Tensor:
         """One value for each parameter ``(P,)`` from one for each tensor."""
-        return torch.as_tensor(values).repeat_interleave(torch.tensor(self._sizes))
+        return torch.as_tensor(values).repeat_interleave(torch.tensor(self._sizes)).to(target.theta.dtype)
 
 
 def mean_damping(target: Target, samples: Samples) -> float:

@@ -101,7 +101,7 @@ class _Pull:
             x, y = samples.batch()
             for position, t in enumerate(self.checkpoints):
                 weight = share * self.weights.at(self.target, position, t)
-                pulls[row] += (weight * self._gradient(position, x, y)).cpu()
+                pulls[row] += weight * self._gradient(position, x, y).cpu()
         return task.start, pulls
 
     def _gradient(self, position: int, x: Tensor, y: Tensor) -> Tensor:

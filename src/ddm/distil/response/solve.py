@@ -132,7 +132,7 @@ class Responses:
     ) -> Tensor:
         """dᵀ(n_κ/n)H_κd ``(B,)``: each group's own curvature along its direction."""
         positions = self._own_checkpoints
-        weights = [self.weights.at(self.target, position) for position in positions]
+        weights = [self.weights.at(self.target, position).to(self.target.device) for position in positions]
         whole = torch.stack(weights).sum(0)
         total = torch.zeros(len(directions)).to(directions)
         for position, weight in zip(positions, weights, strict=True):
