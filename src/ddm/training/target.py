@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,7 @@ class Target:
     data:       fingerprint of the training set that ``train`` used; None for a recorded training
     theta:      θ_τ ``(P,)``
     fixed:      the frozen parameters and buffers of θ_τ
+    statistics: running statistics by checkpoint, which replace the recorded ones (``ddm.training.statistics``)
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Target:
         self.trajectory = trajectory
         self.loss = sample_loss(loss)
         self.recipe = recipe
+        self.statistics: Mapping[int, State] = {}
         final = self.state(-1)
         load_state(self.flat.network, final)
         self.theta = self.flat.vector(final)
@@ -73,6 +75,7 @@ class Target:
         """Checkpoint ``t`` on the target's device."""
         state = self.trajectory[t]
         check_state(state, self.shapes, f"checkpoint {t % len(self.trajectory)}")
+        state = {**state, **self.statistics.get(t % len(self.trajectory), {})}
         return {name: tensor.to(self.device) for name, tensor in state.items()}
 
     def at(self, t: int) -> tuple[Tensor, State]:
@@ -86,6 +89,7 @@ class Target:
             return self
         other = copy.copy(self)
         other.trajectory = self.trajectory.select(checkpoints)
+        other.statistics = {new: self.statistics[t] for new, t in enumerate(checkpoints) if t in self.statistics}
         return other
 
     def outputs(self, x: Tensor, batch_size: int = 512) -> Tensor:

@@ -37,6 +37,7 @@ from ddm.distil.synset_gradients import synset_gradients
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
 from ddm.training import augmentation
+from ddm.training.statistics import with_estimated_statistics
 from ddm.training.target import Target
 
 _COPIES = 8
@@ -60,9 +61,10 @@ class GradientMatching:
     max_block_groups: int | None = _MAX_BLOCK_GROUPS
 
     def __init__(self, target: Target, samples: Samples, settings: Settings, engine: Engine = None) -> None:
-        self.target, self.samples, self.settings, self.engine = target, samples, settings, engine
         _check(target, samples, settings)
         tau = len(target.trajectory) - 1
+        target = with_estimated_statistics(target, samples, range(tau))
+        self.target, self.samples, self.settings, self.engine = target, samples, settings, engine
         self.pairs = draw_pairs(settings, tau)
         self.checkpoints = real_checkpoints(settings, tau)
         vectors = len(self.checkpoints) + _COPIES

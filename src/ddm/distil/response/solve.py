@@ -35,6 +35,7 @@ from ddm.data.samples import Samples
 from ddm.distil.checkpoints import real_checkpoints
 from ddm.distil.response.pull import GroupSamples, group_pulls
 from ddm.distil.settings import Settings
+from ddm.training.statistics import with_estimated_statistics
 from ddm.training.target import Target
 
 _OWN_CHECKPOINTS, _OWN_SAMPLES = 4, 64
@@ -62,8 +63,9 @@ class Responses:
         damping_scale: float = 1.0,
         engine: Engine = None,
     ) -> None:
-        self.target, self.samples, self.settings, self.engine = target, samples, settings, engine
+        self.samples, self.settings, self.engine = samples, settings, engine
         self.checkpoints = list(checkpoints or real_checkpoints(settings, len(target.trajectory) - 1))
+        self.target = target = with_estimated_statistics(target, samples, _used_checkpoints(target, self.checkpoints))
         self.weights = StepWeights(target, self.checkpoints, samples)
         self.curvature = pooled_curvature(
             target,
@@ -145,3 +147,9 @@ class Responses:
                 total[row] += share * curvature_along(self.target, theta, fixed, x, y, along[row])
                 advance(len(x))
         return total
+
+
+def _used_checkpoints(target: Target, checkpoints: Sequence[int]) -> Sequence[int]:
+    """The checkpoints at which gradients are computed: all if unknown learning rates are estimated from them."""
+    known = np.isfinite(target.trajectory.cumulative_rates).all()
+    return checkpoints if known else range(len(target.trajectory))
