@@ -84,14 +84,15 @@ def _estimate(
 
 def _average_batches(layer: nn.Module) -> None:
     """Put a layer in training mode, such that its running statistics become the mean over all batches from now on."""
+    assert isinstance(layer, _NormBase)
     layer.train()
     calls = 0
 
-    def weigh(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def weigh(layer: _NormBase, inputs: tuple[Tensor, ...]) -> None:
         nonlocal calls
         calls += 1
-        layer.momentum = 1 / calls  # not None, which InstanceNorm takes for 0
+        layer.momentum = 1 / calls  # torch averages if momentum is None, but InstanceNorm then keeps its statistics
 
     layer.register_forward_pre_hook(weigh)
     if isinstance(layer, nn.SyncBatchNorm):  # its own forward would wait for the other processes of the training
-        layer.forward = MethodType(_BatchNorm.forward, layer)
+        layer.forward = MethodType(_BatchNorm.forward, layer)  # type: ignore[method-assign]
