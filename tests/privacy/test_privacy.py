@@ -20,6 +20,7 @@ from ddm.bench.problem import Problem
 from ddm.bench.small import SIZES, SmallGroups, guess_pulls, small_partition
 from ddm.curvature import clipping
 from ddm.curvature.gradients import group_gradients, loss_gradient
+from ddm.curvature.step_weights import StepWeights
 from ddm.distil import Settings, distil, private
 from ddm.distil.gradient.start import draw_members
 from ddm.distil.response.pull import GroupSamples, group_pulls
@@ -238,10 +239,11 @@ def test_the_default_limit_is_near_the_median_norm(target, digits):
 
 
 def test_pulls_sum_clipped_gradients_over_checkpoints(target, digits):
-    groups, weights = [GroupSamples(np.arange(5), 0.5), GroupSamples(np.arange(5, 8), 0.2)], torch.tensor([0.4, 0.6])
+    groups = [GroupSamples(np.arange(5), 0.5), GroupSamples(np.arange(5, 8), 0.2)]
+    weights = StepWeights(target, [1, 5], digits.train)  # half of the steps between them belongs to each checkpoint
     found = group_pulls(target, digits.train, [1, 5], weights, groups, "serial", limits=[0.5, 0.1])
     for pull, group in zip(found, groups, strict=True):
-        parts = [w * mean_of_clipped(target, digits, group.rows, t, c) for t, w, c in ((1, 0.4, 0.5), (5, 0.6, 0.1))]
+        parts = [0.5 * mean_of_clipped(target, digits, group.rows, t, c) for t, c in ((1, 0.5), (5, 0.1))]
         torch.testing.assert_close(pull, group.share * sum(parts), rtol=1e-3, atol=1e-6)
 
 

@@ -49,8 +49,8 @@ def _story(subject: Subject, title: str, row: int) -> dict[str, Any]:
     said = int(before.argmax())
     found = datamodel.attribute((x, label), "probabilities").on(classes[said])
     drivers = _drivers(found)
-    without = datamodel.counterfactual([name for name, _ in drivers]) if drivers else datamodel.target.network
-    after = without(x[None].to(before)).detach()[0].softmax(0)
+    removed = datamodel.partition.mask([name for name, _ in drivers])
+    after = datamodel.outputs(x[None].to(before), removed[None])[0, 0].softmax(0)
     return {
         "title": title,
         "row": row,
@@ -64,6 +64,7 @@ def _story(subject: Subject, title: str, row: int) -> dict[str, Any]:
         ],
         "changes": _changes(before.cpu().numpy(), after.cpu().numpy(), classes),
         "after": classes[int(after.argmax())],
+        "beyond": datamodel.beyond([name for name, _ in drivers]) if drivers else None,
         "samples": _samples(subject, row, drivers[0][0], classes[said]) if drivers else None,
     }
 
