@@ -1,6 +1,7 @@
 """Data at the edge of what can be used: each is handled with finite numbers or refused in a sentence."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,16 +49,16 @@ class Linear(torch.nn.Module):
 
 
 class Dead(torch.nn.Module):
-    """Its outputs are 0 and stay 0."""
+    """Its outputs are 0 and stay 0, whatever the input."""
 
     def __init__(self):
         super().__init__()
         self.first, self.last = torch.nn.Linear(36, 5, bias=False), torch.nn.Linear(5, 4, bias=False)
-        torch.nn.init.zeros_(self.first.weight)
+        torch.nn.init.constant_(self.first.weight, -1)
         torch.nn.init.zeros_(self.last.weight)
 
     def forward(self, x):
-        return self.last(self.first(x.flatten(1)).relu())
+        return self.last(self.first(x.flatten(1).abs()).relu())
 
 
 def constant_class():
@@ -192,9 +193,12 @@ def test_a_snapshot_that_is_not_finite_is_refused(refused):
 
 def test_a_network_whose_predictions_never_change_is_refused_or_warned_about(refused):
     samples = Samples.from_arrays(images(), LABELS)
-    with refused("do not change with its parameters"):
+    with refused("the parameters are the same", "another lr"):
         fitted(samples, Dead())
-    _, said = fitted(samples, Dead(), matching="reverse", steps=2)
+    decay = replace(RECIPE, weight_decay=0.1)  # changes the parameters, but not the predictions
+    with refused("do not change with its parameters"):
+        fitted(samples, Dead(), decay)
+    _, said = fitted(samples, Dead(), decay, matching="reverse", steps=2)
     assert any("carry no signal" in sentence for sentence in said)
 
 

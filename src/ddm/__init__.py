@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ddm.answers.trace import Trace
     from ddm.data.samples import Data, Samples
     from ddm.datamodel import DistilledDatamodel
+    from ddm.distil.checks import check
     from ddm.distil.settings import Settings
     from ddm.distil.synset import Synset
     from ddm.errors import InputError
@@ -56,6 +57,7 @@ __all__ = [
     "Target",
     "Trace",
     "Trajectory",
+    "check",
     "datasets",
     "leave_out",
     "load",
@@ -84,6 +86,7 @@ _HOMES = {
     "Trace": "answers.trace",
     "Trajectory": "training.trajectory",
     "leave_out": "training.leave_out",
+    "check": "distil.checks",
     "load": "runs.store",
     "train": "training.loop",
 }

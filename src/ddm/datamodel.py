@@ -30,6 +30,7 @@ from ddm.counterfactual.whole_classes import group_models
 from ddm.data.samples import Samples
 from ddm.distil import Settings, changed, distil
 from ddm.distil import private as private_settings
+from ddm.distil.checks import check, refuse_or_warn
 from ddm.distil.response.solve import Responses
 from ddm.distil.synset import Synset
 from ddm.errors import InputError
@@ -112,14 +113,10 @@ class DistilledDatamodel:
         on_stage:  called with the name of each stage (partition, matching) when it ends
         """
         samples = Samples.from_dataset(samples)
-        if target.data not in (None, samples.fingerprint()):
-            raise InputError(
-                "the target was trained on other samples than these, or with weights of samples: give the ones it was "
-                "trained on."
-            )
         end_stage = on_stage or (lambda stage: None)
         settings = changed(settings or Settings(), changes)
         settings = private_settings(settings) if private else settings
+        refuse_or_warn(check(target, samples, partition, settings))
         groups = make_partition(target, samples, partition, clusters, features, settings.seed)
         end_stage("partition")
         parts = Path(directory) if directory is not None else None

@@ -69,6 +69,8 @@ def distil(
     parts = _distil_blocks(matching, partition, upper, settings, store)
     origin = target.origin(samples.fingerprint())
     clusters = _join(parts, "cluster", partition, settings, origin)
+    if settings.matching == "response":
+        _warn_of_encoding_error(clusters, settings)
     return clusters, None if upper is None else _join(parts, "class", upper, settings, origin)
 
 
@@ -134,6 +136,17 @@ def _check_synset(synset: Synset, what: str, settings: Settings) -> None:
         _warn(
             f"the synsets of {wrong} of {len(synset)} {what} point the wrong way, so their steps are reversed: "
             "use soft labels or more steps."
+        )
+
+
+def _warn_of_encoding_error(synset: Synset, settings: Settings) -> None:
+    """Warn of a synset that misses more of the responses than the tolerance allows, and say what helps."""
+    error = float(synset.error.mean())
+    if error > settings.tolerance:
+        real = "" if settings.start_images == "real" else ", or start from training samples (init='real')"
+        _warn(
+            f"the synset misses {error:.1%} of the change that it should make, more than the tolerance of "
+            f"{settings.tolerance:.1%}: use more images (bank={2 * synset.images.shape[1]}){real}."
         )
 
 
