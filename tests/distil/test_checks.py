@@ -205,6 +205,28 @@ def test_a_target_of_ddm_train_is_refused_with_other_samples(target, digits):
 # --- the recorder ---
 
 
+def weighted(outputs, labels):
+    return F.cross_entropy(outputs, labels, weight=torch.linspace(0.5, 2.0, 10))
+
+
+def summed(outputs, labels):
+    return F.cross_entropy(outputs, labels, reduction="sum")
+
+
+def smooth(outputs, labels):
+    return F.cross_entropy(outputs, labels, label_smoothing=0.1)
+
+
+def test_a_loss_of_the_users_own_that_is_no_mean_over_samples_is_refused(digits, refused):
+    recipe = ddm.Recipe(epochs=2, lr=0.001)
+    for loss in (weighted, summed):
+        target = ddm.train(plain(), digits.train, recipe, loss=loss)
+        with refused("not the mean", "one value for each sample"):
+            ddm.DistilledDatamodel.fit(target, digits.train, partition="class")
+    right = ddm.train(plain(), digits.train, recipe, loss=smooth)
+    assert not any(finding.refused for finding in ddm.check(right, digits.train))
+
+
 def test_a_recorder_made_after_the_training_is_refused(own, digits, refused):
     model = copy.deepcopy(own.network)
     recorder = ddm.Recorder(model)

@@ -240,6 +240,22 @@ def network_accepts_samples(case: Case) -> Finding | None:
     return None
 
 
+def loss_is_a_mean(case: Case) -> Finding | None:
+    """A loss of the user's own that is not a mean over the samples of a batch, or that ``train`` minimised as a sum."""
+    loss, device = case.target.loss, case.target.device
+    if loss.is_torchs:
+        return None
+    x, y = case.x[:_FEW_SAMPLES], case.y[:_FEW_SAMPLES]
+    reduction = loss.reduction(case.logits(-1, x).to(device), y.to(device))
+    if reduction == "mean" or (reduction == "sum" and case.target.recipe is None):  # a recorder sees the sum
+        return None
+    return Finding(
+        "the loss of a batch is not the mean of its samples' losses: give a loss that returns one value for each "
+        "sample, or one of torch's losses, such as nn.CrossEntropyLoss(weight=…).",
+        refused=True,
+    )
+
+
 def parameters_moved(case: Case) -> Finding | None:
     """Parameters that are the same before and after training, although they can be trained."""
     target = case.target
@@ -436,6 +452,7 @@ CHECKS: list[Check] = [
     groups_named_by_class,
     groups_large_enough,
     network_accepts_samples,
+    loss_is_a_mean,
     parameters_moved,
     labels_numbered_as_in_training,
     inputs_scaled_as_in_training,
