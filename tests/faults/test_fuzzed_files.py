@@ -179,7 +179,7 @@ def readers(tiny_run, tmp_path_factory) -> dict[str, Reader]:
     Outcome(effects, Cost(1.0, 2.0, 3)).save(run / "outcome.safetensors")
     state = {name: torch.ones(2) for name in "ab"}
     seen = Steps({name: TensorSteps(0.1, count=1) for name in state}, scaled=True, optimizer="Adam")
-    Trajectory(run / "trajectory").append(state, 0, 0.0, seen, state)
+    Trajectory(run / "trajectory").append(state, 0, 0.0, seen, {name: tensor.clone() for name, tensor in state.items()})
     return _readers(run)
 
 
