@@ -246,7 +246,22 @@ def test_responses_are_computed_with_estimated_statistics(samples):
     target = lagging(samples)
     responses = Responses(target, samples, Settings(curvature=64))
     wanted = estimated(target, samples)
-    assert all(same_states(responses.target.state(t), wanted.state(t)) for t in range(5))
+    assert all(same_states(responses.target.state(t), wanted.state(t)) for t in range(1, 5))
+
+
+def test_responses_leave_out_the_first_checkpoint_if_the_training_updated_statistics(target, samples):
+    quick = Settings(curvature=64)
+    assert Responses(target, samples, quick).checkpoints == [1, 2, 3]
+    assert Responses(target, samples, replace(quick, checkpoints=2)).checkpoints == [1, 3]
+    assert Responses(frozen(samples, [3, 6]), samples, quick).checkpoints == [0, 1, 2, 3]
+    assert Responses(trained(samples, *image_network(nn.GroupNorm(2, 4))), samples, quick).checkpoints == [0, 1, 2, 3]
+
+
+def test_a_training_of_one_epoch_uses_its_last_checkpoint_alone(samples):
+    target = trained(samples, *flat_network(nn.BatchNorm1d(8)), recipe=replace(RECIPE, epochs=1))
+    responses = Responses(target, samples, Settings(curvature=64))
+    assert responses.checkpoints == [1]
+    assert responses.curvature.solve(responses.pulls([torch.arange(10).numpy()])).isfinite().all()
 
 
 def test_all_checkpoints_are_estimated_if_the_learning_rates_are_unknown(samples):

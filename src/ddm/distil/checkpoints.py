@@ -11,10 +11,10 @@ Pair = tuple[int, int]
 """The checkpoint of the real gradient, and the checkpoint of the synset's gradient."""
 
 
-def real_checkpoints(settings: Settings, tau: int) -> list[int]:
-    """Evenly spaced checkpoints in 0 … τ, both ends included, at which real gradients are computed."""
-    count = min(settings.checkpoints, tau + 1)
-    spaced: list[int] = np.linspace(0, tau, count).round().astype(int).tolist()
+def real_checkpoints(settings: Settings, tau: int, first: int = 0) -> list[int]:
+    """Evenly spaced checkpoints in first … τ, both ends included, at which real gradients are computed."""
+    count = min(settings.checkpoints, tau + 1 - first)
+    spaced: list[int] = np.linspace(first, tau, count).round().astype(int).tolist()
     return spaced
 
 

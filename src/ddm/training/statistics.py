@@ -43,6 +43,11 @@ def with_estimated_statistics(target: Target, samples: Samples, checkpoints: Ite
     return estimated
 
 
+def updates_statistics(target: Target) -> bool:
+    """True if the training updated the running statistics of a layer."""
+    return bool(_updated_layers(target))
+
+
 def _updated_layers(target: Target) -> list[str]:
     """Names of the layers whose running statistics changed during the training."""
     tracking = [

@@ -35,7 +35,7 @@ from ddm.data.samples import Samples
 from ddm.distil.checkpoints import real_checkpoints
 from ddm.distil.response.pull import GroupSamples, group_pulls
 from ddm.distil.settings import Settings
-from ddm.training.statistics import with_estimated_statistics
+from ddm.training.statistics import updates_statistics, with_estimated_statistics
 from ddm.training.target import Target
 
 _OWN_CHECKPOINTS, _OWN_SAMPLES = 4, 64
@@ -64,7 +64,8 @@ class Responses:
         engine: Engine = None,
     ) -> None:
         self.samples, self.settings, self.engine = samples, settings, engine
-        self.checkpoints = list(checkpoints or real_checkpoints(settings, len(target.trajectory) - 1))
+        tau = len(target.trajectory) - 1
+        self.checkpoints = list(checkpoints or real_checkpoints(settings, tau, _first_checkpoint(target)))
         self.target = target = with_estimated_statistics(target, samples, _used_checkpoints(target, self.checkpoints))
         self.weights = StepWeights(target, self.checkpoints, samples)
         self.curvature = pooled_curvature(
@@ -147,6 +148,15 @@ class Responses:
                 total[row] += share * curvature_along(self.target, theta, fixed, x, y, along[row])
                 advance(len(x))
         return total
+
+
+def _first_checkpoint(target: Target) -> int:
+    """The first checkpoint to pool over: 0, or 1 if the training updated running statistics.
+
+    The statistics recorded with θ_0 are constants that no training step used. With estimated ones, a network with
+    BatchNorm is so stiff at θ_0 that the responses come out several times too short.
+    """
+    return int(updates_statistics(target))
 
 
 def _used_checkpoints(target: Target, checkpoints: Sequence[int]) -> Sequence[int]:
