@@ -500,6 +500,7 @@ def test_a_checkpoint_with_a_wrong_shape_is_refused_and_the_message_names_the_te
         {"epoch": 0.5},
         {"recorder": None},
         {"recorder": {"step": 2, "every": None, "checkpoints": 0, "sums": {}, "probes": []}},
+        {"recorder": {"step": 2, "every": 0, "checkpoints": 2, "sums": {}, "probes": []}},
         {
             "recorder": {
                 "step": 2,

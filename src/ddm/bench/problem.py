@@ -195,7 +195,7 @@ class Problem:
 
     def outcomes(self, methods: Sequence[str]) -> dict[str, Outcome]:
         """The outcome of each method; those not in the cache are computed in parallel."""
-        self.partition  # noqa: B018 (trains the target once, before the workers need it)
+        _ = self.target, self.partition  # computed once, before the workers need them
         missing = [name for name in methods if not self.outcome_file(name).exists()]
         for _ in engine.run_tasks(_RunMethod(self.setup, self.work), missing, description="methods"):
             pass

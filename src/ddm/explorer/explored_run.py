@@ -88,7 +88,9 @@ class ExploredRun:
     def _model_without(self, remove: tuple[str, ...]) -> nn.Module:
         """The model without some groups, as the datamodel predicts it."""
         with self.lock:
-            return self.datamodel.counterfactual(remove)
+            removed = self.datamodel.partition.removal(remove)
+            self.datamodel.models.check_usable(removed)
+            return self.datamodel.models.network(removed)
 
     def _confusion_counts(self, remove: tuple[str, ...]) -> np.ndarray:
         """The confusion matrix ``(L, L)``, true × predicted, of the images of ``rows`` without some groups."""

@@ -195,8 +195,8 @@ class Recorder:
         if self._watch is None or directory is None:
             raise InputError("a recording resumes with its optimizer and its directory: give both.")
         facts = state["facts"]
-        counters = [facts["step"], facts["checkpoints"], *([] if facts["every"] is None else [facts["every"]])]
-        if any(type(counter) is not int or counter < 0 for counter in counters) or not facts["checkpoints"]:
+        counters = [facts["step"] + 1, facts["checkpoints"], 1 if facts["every"] is None else facts["every"]]
+        if any(type(counter) is not int or counter < 1 for counter in counters):
             raise ValueError("the counters of the recording are invalid")
         self.trajectory = Trajectory.open(directory)
         if len(self.trajectory) < facts["checkpoints"]:
