@@ -18,9 +18,11 @@ test: $(VENV)/.installed-dev
 	$(BIN)/pytest
 
 # Without the default norecursedirs, tests/browser and tests/faults are collected too. The tests of a file run in one
-# worker, because two workers must not start a Ray cluster at the same time.
+# worker, because two workers must not start a Ray cluster at the same time. A browser or a cluster may time out beside
+# another heavy test, so tests that fail run once more, alone.
+SLOW := $(BIN)/pytest -m slow -o norecursedirs='.*'
 test-slow: $(VENV)/.installed-dev chromium
-	$(BIN)/pytest -m slow --dist loadfile -o norecursedirs='.*'
+	$(SLOW) --dist loadfile || $(SLOW) -n 0 --last-failed --last-failed-no-failures none
 
 test-all:
 	$(MAKE) --no-print-directory test
