@@ -242,6 +242,27 @@ def test_a_checkpoint_whose_statistics_lag_gets_the_loss_that_the_training_saw(s
         assert abs(found[t] - seen) < 0.2 * abs(recorded[t] - seen)
 
 
+def test_effects_in_a_short_training_of_a_deep_network_are_no_larger_than_retraining_shows(digits):
+    """With the recorded statistics, the largest predicted effect was thousands of times the largest true one."""
+    samples, (x, y) = digits.train, digits.test.batch()
+    norms = [nn.BatchNorm1d(32) for _ in range(8)]
+    hidden = [layer for norm in norms for layer in (nn.Linear(32, 32), norm, nn.ReLU())]
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), *hidden, nn.Linear(32, 10))
+    recipe = ddm.Recipe(epochs=4, lr=0.2, momentum=0.9, batch_size=32)
+    target = ddm.train(network, samples, recipe)
+    groups = [torch.arange(start, len(samples), 8).numpy() for start in range(8)]
+    responses = Responses(target, samples, Settings(curvature=2048), engine="serial")
+    pulls = responses.pulls(groups)
+    directions = responses.curvature.solve(pulls)
+    moved = target.theta + responses.scaled(directions, pulls, groups, responses.missed_curvature(pulls))
+    before = F.cross_entropy(target.outputs(x), y)
+    predicted = [F.cross_entropy(target.flat(theta, target.fixed, x), y) - before for theta in moved]
+    retrained = [ddm.train(network, samples, recipe, without=rows).outputs(x) for rows in groups]
+    true = [F.cross_entropy(outputs, y) - before for outputs in retrained]
+    assert max(map(abs, predicted)) < 2 * max(map(abs, true))
+
+
 def test_responses_are_computed_with_estimated_statistics(samples):
     target = lagging(samples)
     responses = Responses(target, samples, Settings(curvature=64))
