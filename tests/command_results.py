@@ -1,4 +1,4 @@
-"""What a command printed and its exit code, for commands that run in a process of their own."""
+"""The output and the exit code of commands that run in a process of their own."""
 
 import json
 import os

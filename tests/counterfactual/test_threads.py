@@ -76,7 +76,7 @@ def without_caches(datamodel, train):
     return ddm.DistilledDatamodel(*stages, datamodel.data, find=lambda: train)
 
 
-def check_threads(datamodel, digits, questions, each, folder):
+def assert_threads_agree(datamodel, digits, questions, each, folder):
     expected = [ask(datamodel) for ask in questions]
     unasked = without_caches(datamodel, digits.train)
     assert count_wrong(unasked, questions, expected, each) == 0
@@ -86,12 +86,12 @@ def check_threads(datamodel, digits, questions, each, folder):
 def test_threads_get_the_answers_that_one_thread_gets_and_leave_the_datamodel_usable(
     datamodel, digits, questions, quick_switches, tmp_path
 ):
-    check_threads(datamodel, digits, questions, 25, tmp_path)
+    assert_threads_agree(datamodel, digits, questions, 25, tmp_path)
 
 
 @pytest.mark.slow
 def test_8_threads_with_1000_questions_each_get_no_wrong_answer(datamodel, digits, questions, quick_switches, tmp_path):
-    check_threads(datamodel, digits, questions, 1000, tmp_path)
+    assert_threads_agree(datamodel, digits, questions, 1000, tmp_path)
 
 
 def test_a_datamodel_that_was_asked_can_be_pickled(datamodel, digits):

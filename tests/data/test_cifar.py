@@ -10,7 +10,7 @@ from ddm.data import load
 
 
 def as_bytes(value):
-    """What Python 3 holds after reading a published file with ``encoding="bytes"``."""
+    """The value that Python 3 gets when it reads a published file with ``encoding="bytes"``."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, list):

@@ -95,7 +95,7 @@ def refuse_or_warn(findings: Sequence[Finding]) -> None:
 
 
 class Case:
-    """What the checks look at, computed when a check first needs it."""
+    """The target, samples and groups of a fit, with values that several checks share, each computed when first used."""
 
     def __init__(self, target: Target, samples: Samples, partition: Partition | None, settings: Settings) -> None:
         self.target, self.samples, self.partition, self.settings = target, samples, partition, settings

@@ -1,4 +1,4 @@
-"""What each of torch's optimizers does with a gradient.
+"""Describe how each of torch's optimizers turns a gradient into a step.
 
 An optimizer moves a parameter with gradient g by about  η g / D  in one step, where momentum's later repetitions of
 the gradient count as part of the step:

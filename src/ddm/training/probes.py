@@ -98,7 +98,7 @@ def mean_scale(probes: Sequence[Probe], loss: SampleLoss) -> float:
 
 
 def contradiction(probes: Sequence[Probe], loss: SampleLoss) -> str | None:
-    """What the training seems to have used instead of this loss, as the end of a sentence; None if it may be right."""
+    """Name the other loss that the training seems to have used, to end a sentence; None if this loss may be right."""
     if not probes:
         return None
     if loss.is_cross_entropy and (smoothing := _smoothing(probes)) is not None:

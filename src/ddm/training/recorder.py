@@ -141,7 +141,7 @@ class Recorder:
         return Target(self.network, self.trajectory, each, device=device)
 
     def _warnings(self, loss: SampleLoss) -> Iterator[str]:
-        """What the recorder could not see, and what it saw that the loss does not explain."""
+        """Sentences on facts that the recorder could not see, and on gradients that the loss does not explain."""
         watch, estimated = self._watch, "so ddm estimates one learning rate for all parameters from the checkpoints"
         if watch is None:
             yield f"the recorder did not see the optimizer, {estimated}: use ddm.record(model, optimizer)."

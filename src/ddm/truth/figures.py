@@ -155,7 +155,7 @@ def label_of(name: str) -> str:
 
 
 def meaning_of(name: str) -> str:
-    """What a figure measures, in words, also for a figure that this version does not know."""
+    """Describe in words what a figure measures, also a figure that this version does not know."""
     return FIGURES[name].meaning if name in FIGURES else "a figure that this version does not know"
 
 
