@@ -209,7 +209,8 @@ class DistilledDatamodel:
         def prepare() -> Responses:
             settings = self.settings if self.settings.matching == "response" else Settings(seed=self.settings.seed)
             responses = Responses(self.target, samples, settings)
-            responses.curvature.prepare()
+            # A synset of reverse matching, or of an older version, has no chosen damping.
+            responses.curvature.set_damping(self.synset.damping.get("scale", 1.0))
             return responses
 
         return self._response_cache.get(prepare)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import ddm
 from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.counterfactual.displaced import Models
+from ddm.curvature.damping import Damping
 from ddm.curvature.gradients import jacobian, loss_gradient, output_gradients
 from ddm.curvature.step_weights import StepWeights
 from ddm.data.samples import Samples
@@ -124,18 +125,36 @@ def test_the_own_curvatures_of_all_groups_add_up_to_the_curvature(target, digits
     assert float(parts.sum()) == pytest.approx(float(responses.curvature.unseen_quadratic(direction)) - damped, rel=0.2)
 
 
-def test_lengths_grow_with_own_curvature_and_shrink_if_the_solve_had_too_few_rows(target, digits, partition):
+def test_lengths_grow_with_the_own_curvature_of_a_group(target, digits, partition):
+    responses = Responses(target, digits.train, replace(QUICK, curvature=8192))
     members = [partition.rows(k) for k in range(len(partition))]
-    lengths = []
-    for rows in (128, 8192):
-        responses = Responses(target, digits.train, replace(QUICK, curvature=rows))
-        pulls = responses.pulls(members)
-        found = responses.curvature.solve(pulls)
-        overlooked = responses.missed_curvature(pulls)
-        lengths.append(float((responses.scaled(found, pulls, members, overlooked) / found).median()))
-        assert overlooked > 1
-    assert lengths[0] < 0.8
-    assert 1 < lengths[1] < 2
+    pulls = responses.pulls(members)
+    responses.choose_damping(pulls)
+    directions = responses.curvature.solve(pulls)
+    lengths = (responses.scaled(directions, pulls, members) / directions).median(1).values
+    own = responses.own_curvature(directions, members) / (directions * pulls).sum(1)
+    torch.testing.assert_close(lengths, 1 / (1 - own))
+    assert 1 < float(lengths.median()) < 2
+
+
+def test_the_settings_can_fix_the_damping(target, digits, partition):
+    rows = [partition.rows(3)]
+    responses = Responses(target, digits.train, replace(QUICK, damping=30.0))
+    pulls = responses.pulls(rows)
+    assert responses.choose_damping(pulls) == Damping(30.0)
+    residual = responses.curvature.solve(pulls) * 30 * responses.curvature.damping
+    for batch in responses.curvature.rows.batches():
+        residual += (responses.curvature.solve(pulls) @ batch.T) @ batch
+    torch.testing.assert_close(residual, pulls, rtol=1e-3, atol=1e-3 * float(pulls.abs().max()))
+
+
+def test_a_synset_says_how_its_damping_was_chosen(synsets, tmp_path):
+    clusters, classes = synsets
+    gains = {name: gain for name, gain in clusters.damping.items() if name != "scale"}
+    assert gains[f"gain at {clusters.damping['scale']:g}"] > 0.99 * max(gains.values())
+    assert classes.damping == clusters.damping
+    clusters.save(tmp_path / "synset.safetensors")
+    assert Synset.load(tmp_path / "synset.safetensors").damping == clusters.damping
 
 
 def test_encoding_errors_shrink_with_the_bank_and_are_measured_on_unseen_inputs(target, digits, partition):

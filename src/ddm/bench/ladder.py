@@ -31,25 +31,24 @@ def _responses(
     *,
     scaled: bool = True,
     last: bool = False,
-    damped: float = 1.0,
     **changes: Any,
 ) -> Tensor:
     """Δ ``(K, P)`` of every group.
 
-    scaled:  scale each response by its length c_κ
+    scaled:  scale each response by its length a_κ
     last:    use only the last checkpoint
-    damped:  factor on the default damping
     changes: changed distillation settings
     """
     settings = replace(settings_of(problem, "response"), **changes)
     checkpoints = [len(target.trajectory) - 1] if last else None
-    responses = Responses(target, problem.train, settings, checkpoints, damped)
+    responses = Responses(target, problem.train, settings, checkpoints)
     members = problem.single_groups
     pulls = responses.pulls(members)
+    responses.choose_damping(pulls)
     directions = responses.curvature.solve(pulls)
     if not scaled:
         return directions
-    return responses.scaled(directions, pulls, members, responses.missed_curvature(pulls[::6]))
+    return responses.scaled(directions, pulls, members)
 
 
 def _pulls(problem: Problem) -> Tensor:
@@ -91,8 +90,8 @@ RUNGS: Mapping[str, Rung] = {
     "ladder-few-checkpoints": _response_rung(checkpoints=4),
     "ladder-few-samples": _response_rung(samples=16),
     "ladder-not-own": _response_rung(scaled=False),
-    "ladder-damped-quarter": _response_rung(damped=0.25),
-    "ladder-damped-4": _response_rung(damped=4.0),
+    "ladder-damping-1": _response_rung(damping=1.0),
+    "ladder-damping-10": _response_rung(damping=10.0),
     "ladder-orders": partial(displacement_outcome, find_displacements=partial(_mean_responses, orders=3)),
     "ladder-bank-25": partial(_synset_outcome, bank=25),
     "ladder-bank-50": partial(_synset_outcome, bank=50),
@@ -112,9 +111,9 @@ _TITLES = {
     "response": "the default number of rows",
     "ladder-few-checkpoints": "… with 4 checkpoints",
     "ladder-few-samples": "… with 16 samples per group",
-    "ladder-not-own": "… without the lengths c_κ",
-    "ladder-damped-quarter": "… with a quarter of the damping",
-    "ladder-damped-4": "… with 4 times the damping",
+    "ladder-not-own": "… without the lengths a_κ",
+    "ladder-damping-1": "… with the damping of the training, not chosen",
+    "ladder-damping-10": "… with 10 times that damping",
     "ladder-orders": "… mean of 3 batch orders from one initialisation",
     "ladder-bank-25": "encoded in 25 noise images",
     "ladder-bank-50": "in 50",

@@ -16,7 +16,7 @@ _CLUSTERS, _UNIONS = 3, 6
 _RIVALS = {"centroid": "nearest centroid", "trak": "TRAK", "ekfac": "EK-FAC"}
 
 
-def _variants(problem: Problem) -> Mapping[str, tuple[str, dict[str, Any]]]:
+def variants(problem: Problem) -> Mapping[str, tuple[str, dict[str, Any]]]:
     """By name: a title, and the changes of the setup."""
     recipe, options = problem.setup.recipe, problem.setup.options
     changes: dict[str, tuple[str, dict[str, Any]]] = {
@@ -35,12 +35,17 @@ def _variants(problem: Problem) -> Mapping[str, tuple[str, dict[str, Any]]]:
     return changes
 
 
-def run(problem: Problem) -> Report:
-    """Compare response matching with retraining, for a target of each recipe."""
-    small = problem.with_changes(
+def small_problem(problem: Problem) -> Problem:
+    """The same problem with few groups, unions and batch orders."""
+    return problem.with_changes(
         clusters=min(_CLUSTERS, problem.setup.clusters), unions=min(_UNIONS, problem.setup.unions), orders=2
     )
-    rows = [_row(small.with_changes(**changes), name, title) for name, (title, changes) in _variants(problem).items()]
+
+
+def run(problem: Problem) -> Report:
+    """Compare response matching with retraining, for a target of each recipe."""
+    small = small_problem(problem)
+    rows = [_row(small.with_changes(**changes), name, title) for name, (title, changes) in variants(problem).items()]
     return Report(
         "recipes",
         f"Fidelity by training recipe: {fidelity.describe_problem(small)}",

@@ -41,12 +41,22 @@ def describe_run(out: Console, facts: dict[str, Any], folder: str) -> None:
         f"{facts['matching']} matching into {facts['synset_bytes'] / 1024:,.0f} KiB. Mean alignment of the synsets "
         f"with their targets: {facts['alignment']:.2f} (1 is perfect, 0 is unrelated)."
     )
+    if facts.get("damping"):
+        out.print(describe_damping(facts["damping"]))
     if facts["stopped"]:
         out.print(f"{len(facts['stopped'])} groups could not be distilled: {', '.join(facts['stopped'])}.")
     if "seconds" in facts:
         stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in facts["seconds"].items())
         out.print(f"Time: {stages}.")
     out.print(f"Files: {folder}")
+
+
+def describe_damping(damping: dict[str, float]) -> str:
+    """One sentence about the damping of response matching; ``damping`` is that of a synset."""
+    scale, tried = damping["scale"], len(damping) - 1
+    if not tried:
+        return f"Damping: {scale:g} × that of the training, as set."
+    return f"Damping: {scale:g} × that of the training, chosen among {tried} by curvature that the solve has not seen."
 
 
 def describe_estimate(out: Console, estimate: Estimate) -> None:

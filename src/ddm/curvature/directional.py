@@ -13,7 +13,7 @@ from torch import Tensor
 from ddm.training.losses import SampleLoss
 from ddm.training.target import Target
 
-_WIDTH = 1e-3
+_WIDTH = 3e-4
 """Length of the step to either side in the central difference, as a fraction of ‖θ‖."""
 
 

@@ -1,9 +1,10 @@
 """The curvature from sampled rows, for an optimizer that gives each parameter and checkpoint a weight of its own.
 
 The matrix Λ + Σ_t ω_t ∘ G_t (``ddm.curvature.step_weights``) is not symmetric. With rows V that estimate the G_t and
-U = ω ∘ V, each row weighted by its checkpoint, it is Λ + UᵀV, and Woodbury's identity needs one M × M matrix:
+U = ω ∘ V, each row weighted by its checkpoint, it is Λ + UᵀV, and Woodbury's identity needs one M × M matrix for any
+multiple c of the damping:
 
-    (Λ + UᵀV)⁻¹ b = Λ⁻¹b − Λ⁻¹Uᵀ (I + VΛ⁻¹Uᵀ)⁻¹ VΛ⁻¹b.
+    (cΛ + UᵀV)⁻¹ b = (b − Uᵀ (cI + VΛ⁻¹Uᵀ)⁻¹ VΛ⁻¹b) / (cΛ).
 
 With fewer parameters than rows the solve factorises the P × P matrix itself.
 """
@@ -11,6 +12,7 @@ With fewer parameters than rows the solve factorises the P × P matrix itself.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,14 +48,17 @@ class PreconditionedCurvature(SampledCurvature):
         self._total = weights.total(target)
 
     def prepare(self, advance: Advance = lambda amount: None) -> None:
-        """Factorise once for all solves; ``advance`` counts rows."""
-        if not hasattr(self, "_factors"):
-            matrix = self._square(advance) if self._tall else self._inner(advance)
-            self._factors = torch.linalg.lu_factor(matrix)
+        """Compute the matrix that all solves share; ``advance`` counts rows."""
+        if self._matrix is None and self._factors is None:
+            self._matrix = self._square(advance) if self._tall else self._inner(advance)
+
+    def _factorise(self, matrix: Tensor) -> Any:
+        return torch.linalg.lu_factor(matrix)
 
     def solve(self, right: Tensor, transposed: bool = False) -> Tensor:
-        """(Λ + UᵀV)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``, or with the matrix transposed."""
-        self.prepare()
+        """(cΛ + UᵀV)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``, or with the matrix transposed."""
+        if self._factors is None:
+            self.set_damping(self.scale)
         right = right.to(self.damping)
         if self._tall and transposed:
             return self._solve_factored(right.T, transposed).T / self.damping
@@ -69,7 +74,7 @@ class PreconditionedCurvature(SampledCurvature):
             back = weights[:, start : start + len(rows)] @ rows
             correction += back if transposed else back * share
             start += len(rows)
-        return undamped - correction.div_(self.damping)
+        return (undamped - correction.div_(self.damping)).div_(self.scale)
 
     def _solve_factored(self, right: Tensor, transposed: bool) -> Tensor:
         factors, pivots = self._factors
@@ -98,16 +103,16 @@ class PreconditionedCurvature(SampledCurvature):
             count += len(batch)
 
     def _square(self, advance: Advance) -> Tensor:
-        """I + Λ⁻¹UᵀV ``(P, P)``."""
-        total = torch.eye(self.size, dtype=self.damping.dtype, device=self.damping.device)
+        """Λ⁻¹UᵀV ``(P, P)``."""
+        total = torch.zeros(self.size, self.size, dtype=self.damping.dtype, device=self.damping.device)
         for share, rows in self._weighted(self.rows, advance):
             total.addmm_((rows * (share / self.damping)).T, rows)
         return total
 
     def _inner(self, advance: Advance) -> Tensor:
-        """I + VΛ⁻¹Uᵀ ``(M, M)`` in double precision, because Woodbury's identity subtracts nearly equal vectors."""
+        """VΛ⁻¹Uᵀ ``(M, M)`` in double precision, because Woodbury's identity subtracts nearly equal vectors."""
         count, each = len(self.rows), self.rows.per_checkpoint
-        total = torch.eye(count, dtype=torch.float64, device=self.damping.device)
+        total = torch.zeros(count, count, dtype=torch.float64, device=self.damping.device)
         for columns in self._slices:
             plain = stack_rows((rows[:, columns] for rows in self.rows.batches(advance)), count)
             for position, start in enumerate(range(0, count, each)):

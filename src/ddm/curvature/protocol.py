@@ -1,8 +1,9 @@
 """The methods of every estimate of the curvature: a solve, a quadratic form, and their cost.
 
-The response of a group solves ``(Ḡ + Λ) d = ḡ``, with Ḡ the curvature of the training loss pooled over the trajectory
-and Λ the damping. Later stages get a curvature from ``ddm.curvature.pooled_curvature`` and use only the methods of this
-protocol. So a new estimate of Ḡ needs just one more file in this folder.
+The response of a group solves ``(Ḡ + cΛ) d = ḡ``, with Ḡ the curvature of the training loss pooled over the trajectory,
+Λ the damping of the training, and c the multiple of it that ``set_damping`` sets. Later stages get a curvature from
+``ddm.curvature.pooled_curvature`` and use only the methods of this protocol. So a new estimate of Ḡ needs just one more
+file in this folder.
 """
 
 from __future__ import annotations
@@ -45,10 +46,13 @@ class Curvature(Protocol):
         """The cost of preparing and solving, known before any work is done."""
 
     def prepare(self, advance: Advance = ...) -> None:
-        """Compute the parts that all solves share, such as a factorisation; ``advance`` counts rows."""
+        """Compute the parts that all solves share, whatever the damping; ``advance`` counts rows."""
+
+    def set_damping(self, scale: float, *, final: bool = True) -> None:
+        """Solve with c = ``scale`` times the damping from now on. After a final choice, c cannot change any more."""
 
     def solve(self, right: Tensor, transposed: bool = False) -> Tensor:
-        """(Ḡ + Λ)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``, or with the matrix transposed."""
+        """(Ḡ + cΛ)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``, or with the matrix transposed."""
 
     def unseen_quadratic(self, directions: Tensor) -> Tensor:
         """dᵀ(Ḡ' + Λ)d ``(B,)`` of directions ``(B, P)``, with Ḡ' from samples or signs that the solve has not seen."""

@@ -27,6 +27,9 @@ _BATCH = 64
 _LARGE = 2**20
 """Networks with more parameters than this get fewer rows."""
 
+_SIGNS, _CHECKPOINT = 2**40, 2**20
+"""Added to the seed for random signs, and for the order of samples at each checkpoint."""
+
 _MIN_HELD_OUT = 128
 """Samples held out if there are fewer samples than rows, but at most a fifth of all samples."""
 
@@ -38,6 +41,8 @@ class CurvatureRows:
     count:       M, the number of rows, rounded so that every checkpoint has equally many
     held_out:    the last ``held_out`` rows of each checkpoint use samples that its other rows do not use
     keep:        hold the rows in memory after the first pass
+    skip:        leave out the first ``skip`` samples that each checkpoint would use. With the same seed and skip = M/T
+                 the rows use other samples than M rows without skip, as far as there are enough, and other signs
     """
 
     def __init__(
@@ -50,8 +55,10 @@ class CurvatureRows:
         seed: int = 0,
         held_out: int = 0,
         keep: bool = False,
+        skip: int = 0,
     ) -> None:
         self.target, self.samples, self.seed, self.held_out, self.keep = target, samples, seed, held_out, keep
+        self.skip = skip
         self.checkpoints, self.weights = list(checkpoints), weights
         self.per_checkpoint = max(1, round(count / len(self.checkpoints)))
         self._kept: list[Tensor] | None = None
@@ -71,17 +78,23 @@ class CurvatureRows:
             yield batch
         self._kept = kept if self.keep else None
 
+    def forget(self) -> None:
+        """Free the memory of the rows. They are computed again if they are needed."""
+        self._kept = None
+
     def _compute(self, advance: Advance) -> Iterator[Tensor]:
-        generator = torch.Generator().manual_seed(self.seed)
+        signs = torch.Generator().manual_seed(self.seed + _SIGNS + (self.skip > 0))
         batch_size = max(1, min(_BATCH, MAX_FLOATS // self.target.flat.size))
         for t, weight in zip(self.checkpoints, self.weights, strict=True):
-            chosen = draw_in_rounds(len(self.samples), self.per_checkpoint, generator)
+            # A seed for each checkpoint, so that the order does not depend on how many rows are drawn
+            order = torch.Generator().manual_seed(self.seed + _CHECKPOINT * t)
+            chosen = draw_in_rounds(len(self.samples), self.skip + self.per_checkpoint, order)[self.skip :]
             if self.held_out and len(self.samples) < self.per_checkpoint:
                 chosen = _split(chosen[: len(self.samples)], self.per_checkpoint - self.held_out, self.held_out)
             theta, fixed = self.target.at(t)
             for positions in chosen.split(batch_size):
                 x, y = (tensor.to(self.target.device) for tensor in self.samples.batch(positions))
-                vectors = loss_vectors(self.target.loss, self.target.flat(theta, fixed, x).detach(), y, generator)
+                vectors = loss_vectors(self.target.loss, self.target.flat(theta, fixed, x).detach(), y, signs)
                 rows = output_gradients(self.target, theta, fixed, x, vectors[:, None])[:, 0]
                 yield rows.mul_(float(weight / self.per_checkpoint) ** 0.5)
                 advance(len(positions))

@@ -1,9 +1,9 @@
 """The curvature from sampled rows: Ḡ ≈ RᵀR, solved densely.
 
-With fewer parameters than rows the solve factorises the P × P matrix RᵀR + Λ. Otherwise Woodbury's identity needs an
-M × M matrix only:
+With fewer parameters than rows the solve factorises the P × P matrix RᵀR + cΛ. Otherwise Woodbury's identity needs an
+M × M matrix only, for any multiple c of the damping:
 
-    (RᵀR + Λ)⁻¹ b = Λ⁻¹b − Λ⁻¹Rᵀ (I + RΛ⁻¹Rᵀ)⁻¹ RΛ⁻¹b.
+    (RᵀR + cΛ)⁻¹ b = (b − Rᵀ (cI + RΛ⁻¹Rᵀ)⁻¹ RΛ⁻¹b) / (cΛ).
 
 Rows that do not fit the memory are recomputed for each slice of the parameters.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,11 +64,22 @@ class SampledCurvature:
         wanted = rows or min(affordable_rows(target, samples), len(samples) * len(checkpoints))
         self.rows = CurvatureRows(target, samples, checkpoints, weights, wanted, seed)
         self._fresh = CurvatureRows(
-            target, samples, checkpoints, weights, fewer_for_large(_FRESH_ROWS, self.size), seed + 1
+            target,
+            samples,
+            checkpoints,
+            weights,
+            fewer_for_large(_FRESH_ROWS, self.size),
+            seed,
+            skip=self.rows.per_checkpoint,
         )
+        self.scale = 1.0
+        self._matrix: Tensor | None = None
+        self._factors: Any = None
         self._memory = int(memory * 2**30)
         self._float_bytes = target.theta.element_size()
         self.rows.keep = self._keeps_rows
+        # The search for the damping uses these rows several times.
+        self._fresh.keep = len(self._fresh) * self.size * self._float_bytes <= self._memory // 2
 
     @property
     def cost(self) -> Cost:
@@ -84,29 +96,43 @@ class SampledCurvature:
         )
 
     def prepare(self, advance: Advance = lambda amount: None) -> None:
-        """Factorise once for all solves; ``advance`` counts rows."""
-        if not hasattr(self, "_factor"):
-            matrix = self._gram_of_columns(advance) if self._tall else self._gram_of_rows(advance)
-            matrix.diagonal().add_(1.0)
-            self._factor = cholesky(matrix)
+        """Compute the matrix that all solves share; ``advance`` counts rows."""
+        if self._matrix is None and self._factors is None:
+            self._matrix = self._gram_of_columns(advance) if self._tall else self._gram_of_rows(advance)
+
+    def set_damping(self, scale: float, *, final: bool = True) -> None:
+        """Solve with c = ``scale`` from now on. After a final choice the matrix is freed, and c stays."""
+        self.prepare()
+        if self._matrix is None:
+            raise RuntimeError("the damping was final.")
+        matrix = self._matrix if final else self._matrix.clone()
+        matrix.diagonal().add_(scale)
+        self.scale, self._factors = scale, self._factorise(matrix)
+        if final:
+            self._matrix = None
+            self._fresh.forget()
 
     def solve(self, right: Tensor, transposed: bool = False) -> Tensor:
-        """(Ḡ + Λ)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``. The matrix is symmetric."""
-        self.prepare()
+        """(Ḡ + cΛ)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``. The matrix is symmetric."""
+        if self._factors is None:
+            self.set_damping(self.scale)
         right = right.to(self._scale)
         if self._tall:
-            return torch.cholesky_solve((right * self._scale).T, self._factor).T * self._scale
+            return torch.cholesky_solve((right * self._scale).T, self._factors).T * self._scale
         return self._solve_by_woodbury(right)
+
+    def _factorise(self, matrix: Tensor) -> Any:
+        return cholesky(matrix)
 
     def _solve_by_woodbury(self, right: Tensor) -> Tensor:
         undamped = right / self.damping
         inner = torch.cat([rows @ undamped.T for rows in self.rows.batches()])
-        weights = torch.cholesky_solve(inner.to(self._factor), self._factor).to(undamped)
+        weights = torch.cholesky_solve(inner.to(self._factors), self._factors).to(undamped)
         correction, start = torch.zeros_like(undamped), 0
         for rows in self.rows.batches():
             correction.addmm_(weights[start : start + len(rows)].T, rows)
             start += len(rows)
-        return undamped - correction.div_(self.damping)
+        return (undamped - correction.div_(self.damping)).div_(self.scale)
 
     def unseen_quadratic(self, directions: Tensor) -> Tensor:
         """dᵀ(Ḡ' + Λ)d ``(B,)`` of directions ``(B, P)``, with rows that the solve has not seen."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -22,6 +23,10 @@ _CHOICES = {
 _LEAST = {"offset": 1, "checkpoints": 2, "ipc": 1, "finetune_steps": 1, "samples": 1, "curvature": 1, "bank": 1}
 
 
+_LATER = ("clip", "damping")
+"""Settings that older versions did not store."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """How the synset of each group is distilled.
@@ -40,6 +45,7 @@ class Settings:
 
     samples:    maximum samples of a group from which its gradients are computed
     curvature:  number of rows that estimate the curvature; None chooses by the size of the network
+    damping:    multiple c of the training's damping in the solve; None chooses it by unseen curvature
     bank:       number of images that all groups share; None chooses the fewest that meet the tolerance
     tolerance:  mean share of the change of the outputs on unseen inputs that the encoding may miss
 
@@ -66,6 +72,7 @@ class Settings:
     memory: float = 2.0
     samples: int = 256
     curvature: int | None = None
+    damping: float | None = None
     bank: int | None = None
     tolerance: float = 0.03
     pairing: str = "offset"
@@ -99,6 +106,8 @@ class Settings:
                 "response matching computes soft labels and a single step itself: leave out labels, step_size and "
                 "finetune_steps, or choose reverse matching."
             )
+        if self.damping is not None and not 0 < self.damping < math.inf:
+            raise InputError(f"damping is a multiple of the training's own and must be positive, not {self.damping}.")
         if not 0 < self.tolerance < 1:
             raise InputError(f"tolerance must lie between 0 and 1, not {self.tolerance}.")
         if self.clip is not None and not 0 < self.clip < 1:
@@ -110,8 +119,8 @@ class Settings:
         return self.init if self.init != "auto" else "noise" if self.matching == "response" else "real"
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values. An unused clip is left out, so that settings stored before it existed compare as equal."""
-        return {name: value for name, value in asdict(self).items() if name != "clip" or value is not None}
+        """As JSON values. Unused options of later versions are left out, so that older settings compare as equal."""
+        return {name: value for name, value in asdict(self).items() if name not in _LATER or value is not None}
 
 
 _PAPER_LR = {"mnist": 0.001, "cifar10": 0.01, "cifar100": 0.01, "tiny-imagenet": 0.01}

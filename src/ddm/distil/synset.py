@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -49,6 +50,7 @@ class Synset:
     hard:       True if targets stand for plain labels
     shared:     True if all groups have the same images; their loss is then the cross-entropy, whatever the target's is
     stopped:    by name of a group, why its matching was stopped; such a group cannot be removed
+    damping:    how the damping of response matching was chosen: the multiple ``scale``, and the gain of each tried
     origin:     fingerprints of the network, the target and the data that it was distilled for
     """
 
@@ -61,6 +63,7 @@ class Synset:
     hard: bool = False
     shared: bool = False
     stopped: dict[str, str] = field(default_factory=dict)
+    damping: dict[str, float] = field(default_factory=dict)
     origin: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -95,7 +98,7 @@ class Synset:
         """Write the synset to one safetensors file."""
         tensors = {name: getattr(self, key) for key, name in _STORED.items()}
         metadata: dict[str, Any] = {"names": self.names, "steps": self.steps, "hard": self.hard, "shared": self.shared}
-        metadata |= {"stopped": self.stopped, "origin": self.origin}
+        metadata |= {"stopped": self.stopped, "damping": self.damping, "origin": self.origin}
         write_tensors(Path(path), tensors, metadata)
 
     @classmethod
@@ -126,6 +129,8 @@ class Synset:
             raise ValueError("lengths and alignment need one value for each group")
         if not all(getattr(self, key).is_floating_point() for key in _STORED):
             raise ValueError("images, targets, lengths and alignment must be floating-point tensors")
+        if not 0 < self.damping.get("scale", 1.0) < math.inf:
+            raise ValueError("the damping must be positive")
         if not self.stopped.keys() <= set(self.names):
             raise ValueError("stopped names groups that do not exist")
 

@@ -9,14 +9,21 @@ _PRIVATE = ("root", "device", "groups", "groups_hash")
 
 
 def cost_section(facts: dict[str, Any], config: dict[str, Any] | None, command: str) -> dict[str, Any]:
-    """Seconds of each stage, the settings, and the command that writes the page."""
+    """Seconds of each stage, the choice of the damping, the settings, and the command that writes the page."""
     seconds = facts.get("seconds", {})
     return {
         "seconds": [(stage, f"{value:,.1f}") for stage, value in seconds.items()],
         "total": f"{sum(seconds.values()):,.1f}",
+        "damping": _damping(facts.get("damping", {})),
         "settings": _tables(config or {}),
         "command": command,
     }
+
+
+def _damping(damping: dict[str, float]) -> list[tuple[str, str, bool]]:
+    """Each multiple of the training's damping that was tried, its gain, and True for the one that was chosen."""
+    gains = {name.removeprefix("gain at "): gain for name, gain in damping.items() if name != "scale"}
+    return [(multiple, f"{gain:.4g}", float(multiple) == damping["scale"]) for multiple, gain in gains.items()]
 
 
 def _tables(config: dict[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:

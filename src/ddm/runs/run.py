@@ -156,6 +156,7 @@ def summarise(datamodel: DistilledDatamodel, data: Data) -> dict[str, Any]:
         "alignment": float(datamodel.synset.alignment.mean()),
         "stopped": datamodel.synset.stopped,
         "synset_bytes": datamodel.synset.nbytes,
+        "damping": datamodel.synset.damping,
     }
 
 

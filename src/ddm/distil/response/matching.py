@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ddm.compute.engine import Engine
 from ddm.compute.progress import Advance
+from ddm.curvature.damping import Damping
 from ddm.data.samples import Samples
 from ddm.distil.blocks import Block, class_members
 from ddm.distil.estimate import MatchingEstimate
@@ -33,8 +34,8 @@ _COPIES = 6
 _ROW, _FORWARD = 2.0, 1.0
 """Work of a curvature row, and of a forward pass along a response, in units of a backward pass of one sample."""
 
-_PROBES = 8
-"""Number of groups that are used to estimate how much curvature the solve misses."""
+_PROBES = 16
+"""Number of groups whose pulls choose the damping."""
 
 
 class ResponseMatching:
@@ -49,7 +50,7 @@ class ResponseMatching:
         self.encoder = Encoder(target, samples, settings)
         self.class_outputs = ClassOutputs(target, samples, self.responses.weights.damping(target))
         self.images: Tensor | None = None
-        self._missed: float | None = None
+        self.damping: Damping | None = None
         self.bytes_per_group = _COPIES * target.flat.size * target.theta.element_size()
 
     @property
@@ -136,13 +137,14 @@ class ResponseMatching:
     ) -> Tensor:
         """Δ ``(B, P)`` of a block's clusters and then of its classes, before the classes' outputs are closed.
 
-        The response of a class whose output will be closed has the length c = 1. The group's own curvature, which
-        makes c larger, is mostly that of this output.
+        The response of a class whose output will be closed has the length a = 1. The group's own curvature, which
+        makes a larger, is mostly that of this output.
         """
         clusters = len(block.clusters)
         members = _members(partition, block.clusters) if clusters else _members(_some(upper), block.classes)
         pulls = self.responses.pulls(members, advance)
         self.responses.curvature.prepare(lambda rows: advance(_ROW * rows))
+        self._choose_damping(partition, block, pulls)
         responses = self.responses.curvature.solve(pulls)
         if clusters and block.classes:
             inside = torch.as_tensor(class_members(partition, block)).to(pulls)
@@ -151,22 +153,21 @@ class ResponseMatching:
         count = clusters if self._closes else len(members)
         if not count:
             return responses
-        missed = self._missed_curvature(partition, block, pulls)
         scaled = self.responses.scaled(
-            responses[:count], pulls[:count], members[:count], missed, lambda amount: advance(_FORWARD * amount)
+            responses[:count], pulls[:count], members[:count], lambda amount: advance(_FORWARD * amount)
         )
         return torch.cat([scaled, responses[count:]])
 
-    def _missed_curvature(self, partition: Partition, block: Block, pulls: Tensor) -> float:
-        """The factor s, computed once from a few groups of the partition; ``pulls (B, P)`` are those of this block."""
-        if self._missed is None:
-            probes = np.unique(np.linspace(0, len(partition) - 1, _PROBES).round().astype(int)).tolist()
-            if set(probes) <= set(block.clusters):
-                pulls = pulls[[block.clusters.index(probe) for probe in probes]]
-            else:
-                pulls = self.responses.pulls(_members(partition, probes))
-            self._missed = self.responses.missed_curvature(pulls)
-        return self._missed
+    def _choose_damping(self, partition: Partition, block: Block, pulls: Tensor) -> None:
+        """Choose the damping once, by a few groups of the partition; ``pulls (B, P)`` are those of this block."""
+        if self.damping is not None:
+            return
+        probes = np.unique(np.linspace(0, len(partition) - 1, _PROBES).round().astype(int)).tolist()
+        if set(probes) <= set(block.clusters):
+            pulls = pulls[[block.clusters.index(probe) for probe in probes]]
+        else:
+            pulls = self.responses.pulls(_members(partition, probes))
+        self.damping = self.responses.choose_damping(pulls)
 
     def _synset(self, names: Sequence[str], encoding: Encoding, part: slice) -> Synset:
         """A synset with targets q̃ = p + B r/α. α is such that no target is further than 1 from the prediction p."""
@@ -183,7 +184,14 @@ class ResponseMatching:
             alignment=encoding.alignment[part].cpu(),
             steps=self.settings.finetune_steps,
             shared=True,
+            damping=_damping_facts(self.damping),
         )
+
+
+def _damping_facts(damping: Damping | None) -> dict[str, float]:
+    """The chosen damping and the gains that led to it, as a synset stores them."""
+    assert damping is not None
+    return {"scale": damping.scale, **{f"gain at {scale:g}": gain for scale, gain in damping.gains.items()}}
 
 
 def _members(partition: Partition, groups: Sequence[int]) -> list[np.ndarray]:

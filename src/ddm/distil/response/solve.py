@@ -1,19 +1,16 @@
 """The response Δ_κ: where the target's parameters move when a group is absent and the other data push back.
 
-    Δ_κ = c_κ d_κ,    d_κ = (Ḡ + Λ)⁻¹ ḡ_κ,    ḡ_κ = (n_κ/n) Σ_t ω_t ∘ ∇L(θ_t; D_κ)
+    Δ_κ = a_κ d_κ,    d_κ = (Ḡ + cΛ)⁻¹ ḡ_κ,    ḡ_κ = (n_κ/n) Σ_t ω_t ∘ ∇L(θ_t; D_κ)
 
-Ḡ is the curvature of the training loss, Λ the damping of the training (``ddm.curvature.step_weights``), and ḡ_κ the
-pull that the group no longer exerts. Curvature and pull are pooled over the trajectory; ω_t is a checkpoint's share of
-the training, one for each parameter if the optimizer scales each parameter's steps. The direction d_κ is linear in the
-group: that of a class is the sum of its clusters' directions.
+Ḡ is the curvature of the training loss, Λ the damping of the training (``ddm.curvature.step_weights``), c the multiple
+of it that suits the solve best (``ddm.curvature.damping``), and ḡ_κ the pull that the group no longer exerts.
+Curvature and pull are pooled over the trajectory; ω_t is a checkpoint's share of the training, one for each parameter
+if the optimizer scales each parameter's steps. The direction d_κ is linear in the group: that of a class is the sum of
+its clusters' directions.
 
-The length c_κ minimises the loss of the other data along d_κ. That loss lacks the group's own curvature H_κ:
+The length a_κ minimises the loss of the other data along d_κ. That loss lacks the group's own curvature H_κ:
 
-    c_κ = dᵀḡ_κ / (s dᵀḡ_κ − dᵀ(n_κ/n)H_κd),    since dᵀḡ_κ = dᵀ(Ḡ + Λ)d.
-
-The solve turns d away from the rows that estimate Ḡ, so these rows show too little curvature along it. The factor
-s ≥ 1 corrects for that. It is the curvature according to rows that the solve has not seen, divided by the curvature
-that the solve saw, over a few groups together.
+    a_κ = dᵀḡ_κ / (dᵀḡ_κ − dᵀ(n_κ/n)H_κd),    since dᵀḡ_κ = dᵀ(Ḡ + cΛ)d.
 """
 
 from __future__ import annotations
@@ -29,6 +26,7 @@ from ddm.compute.engine import Engine
 from ddm.compute.progress import Advance
 from ddm.curvature import pooled_curvature
 from ddm.curvature.clipping import limits
+from ddm.curvature.damping import Damping, choose_damping
 from ddm.curvature.directional import curvature_along
 from ddm.curvature.step_weights import StepWeights
 from ddm.data.samples import Samples
@@ -48,10 +46,9 @@ _MAX_OWN_SHARE = 0.9
 class Responses:
     """The responses of groups of a target's training samples.
 
-    settings:      checkpoints, samples per group, curvature rows, memory and seed
-    checkpoints:   overrides those of the settings
-    damping_scale: multiplies the damping
-    engine:        where pulls are computed
+    settings:    checkpoints, samples per group, curvature rows, damping, memory and seed
+    checkpoints: overrides those of the settings
+    engine:      where pulls are computed
     """
 
     def __init__(
@@ -60,7 +57,6 @@ class Responses:
         samples: Samples,
         settings: Settings,
         checkpoints: Sequence[int] | None = None,
-        damping_scale: float = 1.0,
         engine: Engine = None,
     ) -> None:
         self.samples, self.settings, self.engine = samples, settings, engine
@@ -73,7 +69,7 @@ class Responses:
             samples,
             self.checkpoints,
             self.weights,
-            damping_scale * self.weights.damping(target),
+            self.weights.damping(target),
             rows=settings.curvature,
             memory=settings.memory,
             seed=settings.seed,
@@ -111,24 +107,24 @@ class Responses:
         """Forward passes of single samples that ``own_curvature`` needs for a group."""
         return len(self._own_checkpoints) * min(_OWN_SAMPLES, len(self.used_rows(rows)))
 
-    def missed_curvature(self, pulls: Tensor) -> float:
-        """s ≥ 1: the curvature along the responses to pulls ``(B, P)`` by unseen rows, divided by that of the solve."""
-        directions = self.curvature.solve(pulls)
-        return max(1.0, float(self.curvature.unseen_quadratic(directions).sum() / (directions * pulls).sum()))
+    def choose_damping(self, pulls: Tensor) -> Damping:
+        """Fix the damping of all solves: that of the settings, or the best one for pulls ``(B, P)`` of some groups."""
+        if self.settings.damping is None:
+            return choose_damping(self.curvature, pulls)
+        self.curvature.set_damping(self.settings.damping)
+        return Damping(self.settings.damping)
 
     def scaled(
         self,
         directions: Tensor,
         pulls: Tensor,
         members: Sequence[np.ndarray],
-        missed: float,
         advance: Advance = lambda amount: None,
     ) -> Tensor:
-        """c_κ d_κ ``(B, P)`` for directions d ``(B, P)`` and s = ``missed``; ``advance`` counts forward passes."""
-        seen = (directions * pulls).sum(1)
-        whole = missed * seen
+        """a_κ d_κ ``(B, P)`` for directions d ``(B, P)``; ``advance`` counts forward passes."""
+        whole = (directions * pulls).sum(1)
         others = whole - torch.minimum(self.own_curvature(directions, members, advance), _MAX_OWN_SHARE * whole)
-        return directions * torch.where(others > 0, seen / others, 1.0)[:, None]
+        return directions * torch.where(others > 0, whole / others, 1.0)[:, None]
 
     def own_curvature(
         self, directions: Tensor, members: Sequence[np.ndarray], advance: Advance = lambda amount: None

@@ -1,0 +1,71 @@
+"""Chooses the damping by curvature that the solve has not seen.
+
+M rows sample few of the directions in which a large network is stiff. In the others the solve sees only the damping,
+and with the damping Λ of the training it moves much too far. So the solve uses a multiple of it:
+
+    d_κ = (Ḡ + cΛ)⁻¹ ḡ_κ.
+
+To first order, a step along d_κ lowers the loss of the other data by at most half of the gain
+
+    gain(c) = Σ_κ (d_κᵀḡ_κ)² / d_κᵀ(Ḡ' + Λ)d_κ,
+
+where Ḡ' comes from rows that the solve has not seen. A direction that is stiff without the solve knowing it lowers the
+gain. The gain does not depend on the lengths of the d_κ, and its maximum needs no retraining.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from ddm.curvature.protocol import Curvature
+
+SCALES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+"""The multiples c that can be chosen."""
+
+_LEAST_RISE = 0.01
+"""Relative rise of the gain that justifies another multiple. Where rows are many, the gain is flat, and smaller
+differences are noise."""
+
+
+@dataclass(frozen=True)
+class Damping:
+    """The multiple c of the training's damping that solves use, and the gain of each multiple that was tried."""
+
+    scale: float = 1.0
+    gains: dict[float, float] = field(default_factory=dict)
+
+
+def choose_damping(curvature: Curvature, pulls: Tensor) -> Damping:
+    """Set the curvature's damping to the multiple with the largest gain for pulls ``(B, P)`` of some groups.
+
+    The search starts at c = 1, the damping of the training, and tries few multiples, because each costs a
+    factorisation. It goes up by factors of 10 for as long as the gain rises, then tries the neighbours of the best.
+    """
+    gains: dict[float, float] = {}
+
+    def at(position: int) -> float:
+        scale = SCALES[position]
+        if scale not in gains:
+            gains[scale] = gain(curvature, pulls, scale)
+        return gains[scale]
+
+    best = SCALES.index(1.0)
+    while best + 2 < len(SCALES) and at(best + 2) > at(best):
+        best += 2
+    neighbours = range(max(0, best - 1), min(len(SCALES), best + 2))
+    best = max(neighbours, key=at)
+    while best > 0 and at(best - 1) > at(best):
+        best -= 1
+    chosen = SCALES[best] if at(best) > (1 + _LEAST_RISE) * gains[1.0] else 1.0
+    curvature.set_damping(chosen)
+    return Damping(chosen, dict(sorted(gains.items())))
+
+
+def gain(curvature: Curvature, pulls: Tensor, scale: float) -> float:
+    """The gain of a multiple of the damping for pulls ``(B, P)``. The curvature keeps this multiple for now."""
+    curvature.set_damping(scale, final=False)
+    directions = curvature.solve(pulls)
+    fitted = (directions * pulls).sum(1)
+    return float((fitted.square() / curvature.unseen_quadratic(directions)).sum())

@@ -1,0 +1,69 @@
+"""The choice of the damping: by the gain, which a brute-force search on known matrices confirms."""
+
+import pytest
+import torch
+
+from ddm.curvature.damping import SCALES, choose_damping
+
+
+class KnownCurvature:
+    """A curvature given by matrices: the one that the solve sees, and the one of unseen rows."""
+
+    def __init__(self, seen, unseen, damping):
+        self.seen, self.unseen, self.damping = seen, unseen, damping
+        self.scale, self.tried = 1.0, []
+
+    def set_damping(self, scale, *, final=True):
+        self.scale = scale
+        if not final:
+            self.tried.append(scale)
+
+    def solve(self, right):
+        return torch.linalg.solve(self.seen + self.scale * torch.diag(self.damping), right.T).T
+
+    def unseen_quadratic(self, directions):
+        return torch.einsum("bi,ij,bj->b", directions, self.unseen + torch.diag(self.damping), directions)
+
+
+def sampled(rows, size=60, true_rank=30, seed=0):
+    """A curvature of rank 30 from a few random rows, with as many unseen ones, and pulls that lie in its range."""
+    generator = torch.Generator().manual_seed(seed)
+    factor = torch.randn(true_rank, size, generator=generator, dtype=torch.float64)
+    first, second = (torch.randn(rows, true_rank, generator=generator, dtype=torch.float64) @ factor for _ in range(2))
+    pulls = 0.1 * torch.randn(8, true_rank, generator=generator, dtype=torch.float64) @ factor
+    damping = torch.full((size,), 1e-2, dtype=torch.float64)
+    return KnownCurvature(first.T @ first / rows, second.T @ second / rows, damping), pulls, factor.T @ factor
+
+
+def energy_gained(curvature, pulls, true):
+    """By how much each direction can lower the loss with the true curvature, summed."""
+    directions = curvature.solve(pulls)
+    curved = torch.einsum("bi,ij,bj->b", directions, true + torch.diag(curvature.damping), directions)
+    return float(((directions * pulls).sum(1).square() / curved).sum())
+
+
+@pytest.mark.parametrize("rows", [5, 15, 2000])
+def test_the_choice_is_nearly_as_good_as_the_best_multiple_for_the_true_curvature(rows):
+    curvature, pulls, true = sampled(rows)
+    choose_damping(curvature, pulls)
+    chosen = energy_gained(curvature, pulls, true)
+    gains = []
+    for scale in SCALES:
+        curvature.set_damping(scale)
+        gains.append(energy_gained(curvature, pulls, true))
+    assert chosen >= 0.9 * max(gains)
+
+
+def test_few_rows_need_more_damping_than_the_training_has():
+    few, pulls, _ = sampled(rows=5)
+    many, _, _ = sampled(rows=2000)
+    assert choose_damping(few, pulls).scale > 1
+    assert choose_damping(many, pulls).scale == 1
+
+
+def test_every_multiple_is_tried_once_at_most_and_its_gain_is_kept():
+    curvature, pulls, _ = sampled(rows=2000)
+    found = choose_damping(curvature, pulls)
+    assert curvature.scale == found.scale
+    assert sorted(curvature.tried) == list(found.gains)
+    assert len(found.gains) < len(SCALES)
