@@ -255,8 +255,9 @@ def test_every_option_of_fit_reaches_the_config(wanted):
     options = (
         "mnist --out o --root r --limit 9 --size 7 --model resnet18ap --option width=8 --option init=xavier --epochs 2 "
         "--lr 0.5 --batch-size 3 --momentum 0.25 --optimizer sgd --weight-decay 0.125 --schedule step --augment flip "
-        "--checkpoint-every 6 --amp --clusters 4 --partition sequence --features hf:x --matching forward "
-        "--setting ipc=2 --setting step-size=0.5 --setting lr=1e-2 --setting labels=hard --seed 11 --device cpu"
+        "--checkpoint-every 6 --amp --nesterov --warmup 1 --clip-norm 0.75 --clusters 4 --partition sequence "
+        "--features hf:x --matching forward --setting ipc=2 --setting step-size=0.5 --setting lr=1e-2 "
+        "--setting labels=hard --seed 11 --device cpu"
     )
     config, out = wanted(*options.split())
     assert out == Path("o")
@@ -267,7 +268,9 @@ def test_every_option_of_fit_reaches_the_config(wanted):
         size=7,
         model="resnet18ap",
         options={"width": 8, "init": "xavier", "seed": 11},
-        recipe=Recipe(2, 0.5, 3, 0.25, 0.125, "step", "flip", 6, seed=11, amp=True),
+        recipe=Recipe(
+            2, 0.5, 3, 0.25, 0.125, "step", "flip", 6, seed=11, amp=True, nesterov=True, warmup=1, clip_norm=0.75
+        ),
         partition="sequence",
         clusters=4,
         features="hf:x",

@@ -33,8 +33,30 @@ def test_a_spec_that_went_through_json_rebuilds_the_network(name):
 
 
 def test_a_spec_holds_every_option(name):
-    spec = NETWORKS[name]().spec
-    assert set(spec) == {"name", *NETWORKS[name].__init__.__kwdefaults__, "shape", "classes"}
+    options = NETWORKS[name].__init__.__kwdefaults__
+    spec = NETWORKS[name](**({"dropout": 0.5} if "dropout" in options else {})).spec
+    assert set(spec) == {"name", *options, "shape", "classes"}
+
+
+def test_a_convnet_without_dropout_is_the_network_that_older_runs_stored():
+    plain, dropping = (build("convnet", (1, 8, 8), 3, dropout=share) for share in (0.0, 0.5))
+    assert "dropout" not in plain.spec
+    assert "Dropout" not in str(plain)
+    assert_same_weights(plain, dropping)
+    assert_same_weights(dropping, from_spec(json.loads(json.dumps(dropping.spec))))
+
+
+def test_a_convnet_drops_features_only_in_training():
+    network = build("convnet", (1, 8, 8), 3, dropout=0.5)
+    x = torch.randn(40, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    plain = build("convnet", (1, 8, 8), 3).features(x)
+    torch.testing.assert_close(network.eval().features(x), plain)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        dropped = network.train().features(x)
+    kept = dropped != 0
+    torch.testing.assert_close(dropped[kept], 2 * plain[kept])
+    assert 0.4 < float(kept[plain != 0].float().mean()) < 0.6
 
 
 def test_numpy_integers_become_plain_integers():
@@ -47,7 +69,7 @@ def test_numpy_integers_become_plain_integers():
     [
         ({"name": "vgg"}, "convnet, alexnet, resnet18ap, simplevit"),
         ({"name": ["convnet"]}, "convnet, alexnet"),
-        ({"colour": 3}, "depth, width, norm, pooling, init, seed"),
+        ({"colour": 3}, "depth, width, norm, pooling, dropout, init, seed"),
         ({"shape": (8, 8)}, "channels, height, width"),
         ({"shape": 8}, "channels, height, width"),
         ({"shape": "188"}, "channels, height, width"),
@@ -60,6 +82,8 @@ def test_numpy_integers_become_plain_integers():
         ({"norm": "spectral"}, "none, batch, layer, instance, group"),
         ({"pooling": None}, "none, max, avg"),
         ({"init": "zeros"}, "kaiming, normal, xavier"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"dropout": "0.2"}, "dropout"),
         ({"seed": -1}, "seed"),
         ({"seed": 2**63}, "seed"),
         ({"name": "alexnet", "width": 0}, "width"),

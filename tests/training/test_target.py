@@ -32,6 +32,7 @@ class Killed(BaseException):
 
 COUNT = 24
 PLAIN = Recipe(epochs=3, lr=0.2, batch_size=7, seed=1)
+LATER = {"nesterov": True, "warmup": 1, "clip_norm": 0.5}
 
 
 def samples(count=COUNT):
@@ -441,9 +442,13 @@ def test_mixed_precision_computes_logits_in_bfloat16_and_updates_float32_paramet
     assert not same_tensors(result, train(linear(), samples(), recipe).trajectory[1])
 
 
-def test_a_recipe_without_mixed_precision_does_not_store_the_option():
-    assert "amp" not in Recipe().to_dict()
-    assert Recipe(**Recipe(amp=True).to_dict()) == Recipe(amp=True)
+@pytest.mark.parametrize(
+    "later", [{"amp": True}, {"momentum": 0.9, "nesterov": True}, {"warmup": 2}, {"clip_norm": 0.5}], ids=str
+)
+def test_a_recipe_stores_later_options_only_if_they_are_on(later):
+    assert Recipe(**Recipe(**later).to_dict()) == Recipe(**later)
+    assert later.keys() <= Recipe(**later).to_dict().keys()
+    assert not {"amp", "nesterov", "warmup", "clip_norm"} & Recipe().to_dict().keys()
 
 
 def train_until_killed(until, *args, **options):
@@ -455,7 +460,7 @@ def train_until_killed(until, *args, **options):
 @given(
     st.lists(st.integers(1, 12), min_size=1, max_size=3),
     st.sampled_from([None, 1, 3, 5]),
-    st.sampled_from([{}, {"momentum": 0.9}, {"optimizer": "adam"}]),
+    st.sampled_from([{}, {"momentum": 0.9}, {"optimizer": "adam"}, {"momentum": 0.9, **LATER}]),
     st.sampled_from([linear, fragile]),
 )
 def test_a_training_killed_in_any_step_resumes_to_the_same_result(kills, every, how, network):
@@ -654,6 +659,12 @@ def test_augmenting_inputs_that_are_not_images_is_refused(refused):
         {"weight_decay": math.nan},
         {"schedule": "linear"},
         {"augment": "rotate"},
+        {"warmup": -1},
+        {"epochs": 3, "warmup": 3},
+        {"clip_norm": 0.0},
+        {"clip_norm": math.nan},
+        {"nesterov": True},
+        {"nesterov": True, "optimizer": "rmsprop", "momentum": 0.9},
     ],
     ids=str,
 )
@@ -668,6 +679,37 @@ def test_learning_rates_start_at_lr_stay_positive_and_never_rise(total, schedule
     rates = [recipe.lr_at(step, total) for step in range(total)]
     assert rates[0] == lr
     assert all(0 < after <= before for before, after in itertools.pairwise(rates))
+
+
+@given(st.integers(1, 4), st.integers(1, 30), st.sampled_from(["constant", "cosine", "step"]))
+def test_learning_rates_rise_evenly_in_the_warm_up_and_follow_the_schedule_after_it(warmup, steps, schedule):
+    recipe = Recipe(epochs=6, lr=0.3, schedule=schedule, warmup=warmup)
+    rates = [recipe.lr_at(step, 6 * steps) for step in range(6 * steps)]
+    rising, after = rates[: warmup * steps], rates[warmup * steps :]
+    assert rising == pytest.approx([0.3 * (step + 1) / len(rising) for step in range(len(rising))])
+    plain = replace(recipe, warmup=0)
+    assert after == pytest.approx([plain.lr_at(step, len(after)) for step in range(len(after))])
+
+
+def test_nesterov_momentum_with_clipping_equals_torchs_in_a_plain_loop():
+    recipe = Recipe(epochs=2, lr=0.2, batch_size=7, momentum=0.9, nesterov=True, clip_norm=0.5, checkpoint_every=1)
+    network, clipped = linear(), 0
+    optimizer = torch.optim.SGD(network.parameters(), 0.2, momentum=0.9, nesterov=True)
+    trajectory = train(linear(), samples(), recipe).trajectory
+    for step, rows in enumerate(batches_of(recipe), start=1):
+        optimizer.zero_grad()
+        x, y = samples().batch(rows)
+        F.cross_entropy(network(x), y).backward()
+        clipped += float(nn.utils.clip_grad_norm_(network.parameters(), 0.5)) > 0.5
+        optimizer.step()
+        assert same_tensors(trajectory[step], state_of(network))
+    assert clipped
+
+
+def test_the_recorder_sees_the_clipping_of_a_recipe():
+    recipe = Recipe(epochs=2, lr=0.2, batch_size=24)
+    clipped = train(linear(), samples(), replace(recipe, clip_norm=0.1)).trajectory
+    assert clipped.cumulative_rates[-1] < train(linear(), samples(), recipe).trajectory.cumulative_rates[-1]
 
 
 # --- the target ---

@@ -38,6 +38,9 @@ _RECIPE = (
     "augment",
     "checkpoint_every",
     "amp",
+    "nesterov",
+    "warmup",
+    "clip_norm",
 )
 """Options that change the recipe."""
 
@@ -68,10 +71,15 @@ def fit(
         str | None, typer.Option(help="Optimizer: sgd, adam, adamw, nadam, radam, rmsprop or adagrad.")
     ] = None,
     momentum: Annotated[float | None, typer.Option(help="Momentum of SGD.")] = None,
+    nesterov: Annotated[
+        bool | None, typer.Option("--nesterov", help="Nesterov's momentum instead of the usual one.")
+    ] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Weight decay of the optimizer.")] = None,
     schedule: Annotated[
         str | None, typer.Option(help="Schedule of the learning rate: constant, cosine or step.")
     ] = None,
+    warmup: Annotated[int | None, typer.Option(help="Epochs in which the learning rate grows to --lr.")] = None,
+    clip_norm: Annotated[float | None, typer.Option(help="Maximum norm of the gradient of a step.")] = None,
     augment: Annotated[
         str | None, typer.Option(help="Augmentation in training: none, flip, shift or flip-shift.")
     ] = None,

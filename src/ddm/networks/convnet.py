@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ddm.networks.base import Network
 from ddm.networks.norm import NORMS, make_norm
-from ddm.networks.options import check_choice, check_integer
+from ddm.networks.options import check_choice, check_integer, check_share
 from ddm.networks.pooling import POOLINGS, make_pooling
 
 
@@ -16,6 +16,7 @@ class ConvNet(Network):
     width:   number of channels of every convolution
     norm:    none, batch, layer, instance or group
     pooling: none, max or avg; it stops when a feature map has one pixel
+    dropout: probability that training sets a feature to 0 before the classifier
     """
 
     def __init__(
@@ -27,21 +28,26 @@ class ConvNet(Network):
         width: int = 32,
         norm: str = "group",
         pooling: str = "avg",
+        dropout: float = 0.0,
         init: str = "kaiming",
         seed: int = 0,
     ) -> None:
         depth, width = check_integer("depth", depth, maximum=1000), check_integer("width", width)
         norm, pooling = check_choice("norm", norm, NORMS), check_choice("pooling", pooling, POOLINGS)
         options = {"depth": depth, "width": width, "norm": norm, "pooling": pooling}
+        if check_share("dropout", dropout):  # specs and printed layers of older networks lack it
+            options["dropout"] = dropout
         super().__init__("convnet", shape, classes, init=init, seed=seed, **options)
         channels, size = self.shape[0], self.shape[1:]
-        blocks = []
+        blocks: list[nn.Module] = []
         with self.building():
             for _ in range(depth):
                 pool, pooled = make_pooling(pooling, size)
                 convolution = nn.Conv2d(channels, width, 3, padding=1)
                 blocks.append(nn.Sequential(convolution, make_norm(norm, width, size), nn.ReLU(), pool))
                 channels, size = width, pooled
+            if dropout:
+                blocks.append(nn.Dropout(dropout))
             self.blocks = nn.Sequential(*blocks)
             self.classifier = nn.Linear(width * size[0] * size[1], self.classes)
 

@@ -20,6 +20,13 @@ def check_integer(name: str, value: Any, minimum: int = 1, maximum: int = 2**20)
     return number
 
 
+def check_share(name: str, value: Any) -> float:
+    """Return `value`, or refuse it if it is not a number from 0 up to but not including 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise InputError(f"give {name} as a number from 0 up to but not including 1, not {value!r}.")
+    return value
+
+
 def check_choice(name: str, value: Any, known: Collection[str]) -> str:
     """Return `value`, or refuse it if it is not among the `known` names."""
     if not isinstance(value, str) or value not in known:

@@ -169,6 +169,8 @@ class _Training:
         if not torch.isfinite(value):
             raise InputError(f"training diverged in epoch {self.epoch + 1} (loss {value.item()}): lower the lr.")
         value.backward()
+        if self.recipe.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.trained.values(), self.recipe.clip_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         try:

@@ -56,11 +56,14 @@ class Optimizer(ABC):
         """Refuse a recipe with settings that this optimizer does not have."""
         if recipe.momentum and not cls.uses_momentum:
             raise InputError(f"{cls.__name__} does not use the recipe's momentum: leave momentum at 0.")
+        if recipe.nesterov and not (issubclass(cls, SGD) and recipe.momentum):
+            raise InputError("Nesterov's momentum needs SGD with momentum: use sgd and give a momentum above 0.")
 
     @classmethod
     def build(cls, parameters: Sequence[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
         """Create torch's optimizer with the settings of a recipe."""
-        momentum = {"momentum": recipe.momentum} if cls.uses_momentum else {}
+        momentum: dict[str, Any] = {"momentum": recipe.momentum} if cls.uses_momentum else {}
+        momentum |= {"nesterov": True} if recipe.nesterov else {}
         kind: Any = cls.kinds[0]
         built: torch.optim.Optimizer = kind(
             list(parameters), lr=recipe.rate, weight_decay=recipe.weight_decay, **momentum

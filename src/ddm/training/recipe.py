@@ -13,6 +13,9 @@ from ddm.training.optimizers import OPTIMIZERS
 
 SCHEDULES = ("constant", "cosine", "step")
 
+_LATER_FIELDS = ("amp", "nesterov", "warmup", "clip_norm")
+"""Fields that recipes of older runs lack. Files hold them only if they are on, so that hashes stay the same."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -29,6 +32,9 @@ class Recipe:
     seed:             random seed of batch order, augmentation and dropout (the network's own seed sets θ_0)
     optimizer:        sgd, adam, adamw, nadam, radam, rmsprop or adagrad
     amp:              automatic mixed precision: forward passes use bfloat16 where torch considers it safe
+    nesterov:         Nesterov's momentum instead of the usual one; only for SGD with momentum
+    warmup:           epochs in which the learning rate grows linearly to ``lr``; the schedule covers the epochs after
+    clip_norm:        maximum norm of the gradient of all parameters, to which longer ones are scaled; None: no maximum
     """
 
     epochs: int = 30
@@ -42,6 +48,9 @@ class Recipe:
     seed: int = 0
     optimizer: str = "sgd"
     amp: bool = False
+    nesterov: bool = False
+    warmup: int = 0
+    clip_norm: float | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -50,6 +59,10 @@ class Recipe:
             raise InputError("epochs, batch size and steps between checkpoints must each be at least 1.")
         if not ((self.lr is None or self.lr > 0) and 0 <= self.momentum < 1 and self.weight_decay >= 0):
             raise InputError("a recipe needs lr > 0, 0 ≤ momentum < 1 and weight decay ≥ 0.")
+        if not 0 <= self.warmup < self.epochs:
+            raise InputError(f"give a warm-up from 0 to {self.epochs - 1} epochs, fewer than the training has.")
+        if self.clip_norm is not None and self.clip_norm <= 0:
+            raise InputError("the norm to clip gradients to must be above 0: leave it out to train without clipping.")
         for what, known in (("schedule", SCHEDULES), ("optimizer", OPTIMIZERS)):
             if getattr(self, what) not in known:
                 raise InputError(f"there is no {what} '{getattr(self, what)}': use one of {', '.join(known)}.")
@@ -57,8 +70,8 @@ class Recipe:
         augmentation.check(self.augment)
 
     def to_dict(self) -> dict[str, Any]:
-        """The recipe as JSON values. ``amp`` is left out when off, because recipes of older runs do not have it."""
-        return {name: value for name, value in asdict(self).items() if name != "amp" or value}
+        """The recipe as JSON values, without later fields that are off, because recipes of older runs lack them."""
+        return {name: value for name, value in asdict(self).items() if name not in _LATER_FIELDS or value}
 
     def with_lr(self, default: float) -> Recipe:
         """The same recipe, with the learning rate ``default`` if it has none."""
@@ -73,7 +86,10 @@ class Recipe:
 
     def lr_at(self, step: int, total: int) -> float:
         """Learning rate of step ``step`` of ``total``."""
-        progress = step / total
+        warmup = self.warmup * total // self.epochs
+        if step < warmup:
+            return self.rate * (step + 1) / warmup
+        progress = (step - warmup) / (total - warmup)
         if self.schedule == "cosine":
             return self.rate * 0.5 * (1 + math.cos(math.pi * progress))
         if self.schedule == "step":
