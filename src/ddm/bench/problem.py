@@ -20,7 +20,8 @@ from ddm import data as datasets
 from ddm import networks
 from ddm.baselines.protocol import ScoreRequest
 from ddm.bench.outcome import Outcome
-from ddm.bench.setup import Setup
+from ddm.bench.setup import Setup, short_hash
+from ddm.bench.truths import StoredTruth
 from ddm.compute import engine
 from ddm.compute.files import read_json, write_json
 from ddm.counterfactual import designs
@@ -47,14 +48,21 @@ class Problem:
     setup:  data, target, groups and settings
     work:   the folder of cached results
     engine: where retraining runs
+    stored: the stored truth, which gives groups and true effects without retraining
     """
 
-    def __init__(self, setup: Setup, work: Path, engine: engine.Engine = None) -> None:
-        self.setup, self.work, self.engine = setup, work, engine
+    def __init__(
+        self, setup: Setup, work: Path, engine: engine.Engine = None, stored: StoredTruth | None = None
+    ) -> None:
+        if stored is not None and not stored.fits(setup):
+            raise InputError("the stored truth is of another setup: make it again with ddm bench truths.")
+        self.setup, self.work, self.engine, self.stored = setup, work, engine, stored
 
     def with_changes(self, **changes: object) -> Problem:
         """The same problem with some fields of its setup changed; cached results that still apply are reused."""
-        return Problem(replace(self.setup, **changes), self.work, self.engine)  # type: ignore[arg-type]
+        setup = replace(self.setup, **changes)  # type: ignore[arg-type]
+        stored = self.stored if self.stored is not None and self.stored.fits(setup) else None
+        return Problem(setup, self.work, self.engine, stored)
 
     @cached_property
     def data(self) -> Data:
@@ -99,6 +107,13 @@ class Problem:
         """The validation samples whose mean loss is explained."""
         return _random_subset(self.data.validation, self.setup.validation, self.setup.seed)
 
+    @cached_property
+    def data_hashes(self) -> dict[str, str]:
+        """A hash of the inputs and labels of the training, test and validation samples."""
+        splits = {"training": self.train, "test": self.test, "validation": self.validation}
+        parts = {name: samples.fingerprint_parts() for name, samples in splits.items()}
+        return {name: short_hash([part["inputs"], part["labels"], part["classes"]], 32) for name, part in parts.items()}
+
     @property
     def network(self) -> nn.Module:
         """A new network with the initial weights θ_0."""
@@ -108,7 +123,8 @@ class Problem:
     @property
     def loss(self) -> Loss:
         """The training loss."""
-        return torch.nn.functional.cross_entropy
+        smoothing = self.setup.smoothing
+        return nn.CrossEntropyLoss(label_smoothing=smoothing) if smoothing else torch.nn.functional.cross_entropy
 
     @property
     def target_folder(self) -> Path:
@@ -120,7 +136,10 @@ class Problem:
         """The target, trained on one thread."""
         folder = self.target_folder / "trajectory"
         with engine.one_thread():
-            return train(self.network, self.train, self.setup.recipe, loss=self.loss, directory=folder)
+            target = train(self.network, self.train, self.setup.recipe, loss=self.loss, directory=folder)
+        if self.stored is not None:
+            self.stored.check_target(target.outputs(self.effect_query.inputs()))
+        return target
 
     def target_with_order(self, order: int) -> Target:
         """A target trained with another batch order from the same initial weights; order 0 is the target itself."""
@@ -133,6 +152,9 @@ class Problem:
     @cached_property
     def partition(self) -> Partition:
         """The groups; a problem with noise has the groups of the clean data."""
+        if self.stored is not None:
+            self.stored.check_data(self.data_hashes)
+            return self.stored.partition
         if self.setup.noise:
             return self.without_noise.partition
         return make_partition(self.target, self.train, self.setup.partition, self.setup.clusters, seed=self.setup.seed)
@@ -146,7 +168,8 @@ class Problem:
     def effect_query(self) -> EffectQuery:
         """The effects to predict: those of every group and of random unions of groups."""
         count = len(self.partition)
-        unions = designs.random(count, self.setup.unions, seed=self.setup.seed)
+        drawn = designs.random(count, self.setup.unions, seed=self.setup.seed)
+        unions = drawn if self.stored is None else self.stored.unions
         return EffectQuery(self.test, self.validation, np.arange(count), unions)
 
     @cached_property
@@ -157,6 +180,8 @@ class Problem:
     @cached_property
     def truth(self) -> list[Effects]:
         """True effects from retraining, one for each batch order."""
+        if self.stored is not None:
+            return self.stored.effects(self.effect_query)
         removals = [NO_ROWS, *group_rows(self.partition, self.effect_query.removed)]
         self.exact.run(removals, range(self.setup.orders))
         return [
@@ -191,20 +216,25 @@ class Problem:
 
     def distillation_folder(self, settings: Settings) -> Path:
         """The folder of the synsets distilled with some settings."""
-        return self.work / f"parts-{replace(self.setup, settings=settings).key()}"
+        return self.work / f"parts-{replace(self.setup, settings=settings).key()}{self._stored_suffix}"
 
     def outcomes(self, methods: Sequence[str]) -> dict[str, Outcome]:
         """The outcome of each method; those not in the cache are computed in parallel."""
         _ = self.target, self.partition  # computed once, before the workers need them
         missing = [name for name in methods if not self.outcome_file(name).exists()]
-        for _ in engine.run_tasks(_RunMethod(self.setup, self.work), missing, description="methods"):
+        for _ in engine.run_tasks(_RunMethod(self.setup, self.work, self.stored), missing, description="methods"):
             pass
         return {name: Outcome.load(self.outcome_file(name)) for name in methods}
 
     def outcome_file(self, method: str) -> Path:
         """The file of a method's outcome."""
         key = self.setup.key() if method.startswith(("ddm", "response", "ladder")) else self.setup.question_key()
-        return self.work / f"scores-{key}" / f"{method}.safetensors"
+        return self.work / f"scores-{key}{self._stored_suffix}" / f"{method}.safetensors"
+
+    @property
+    def _stored_suffix(self) -> str:
+        """Keeps results for stored groups apart: on this machine, clustering may give other groups."""
+        return "" if self.stored is None else f"-{self.stored.key}"
 
     @property
     def single_groups(self) -> list[np.ndarray]:
@@ -219,13 +249,13 @@ class Problem:
 class _RunMethod:
     """A worker task that computes and stores the outcome of a method."""
 
-    def __init__(self, setup: Setup, work: Path) -> None:
-        self.setup, self.work = setup, work
+    def __init__(self, setup: Setup, work: Path, stored: StoredTruth | None) -> None:
+        self.setup, self.work, self.stored = setup, work, stored
 
     def __call__(self, method: str) -> None:
         from ddm.bench.methods import run_method
 
-        problem = Problem(self.setup, self.work)
+        problem = Problem(self.setup, self.work, stored=self.stored)
         run_method(problem, method).save(problem.outcome_file(method))
 
 

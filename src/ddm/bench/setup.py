@@ -32,6 +32,7 @@ class Setup:
     orders:                  number of batch orders per retraining, the target's own first
     settings:                how DDM distils
     noise:                   root mean square per pixel of the noise on a fifth of the groups
+    smoothing:               label smoothing of the training loss
     seed:                    random seed
     """
 
@@ -51,6 +52,7 @@ class Setup:
     settings: Settings = field(default_factory=Settings)
     noise: float = 0.0
     seed: int = 0
+    smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "recipe", self.recipe.with_lr(learning_rate(self.model)))
@@ -60,10 +62,13 @@ class Setup:
             raise InputError(f"a benchmark needs at least 2 batch orders (--seeds), not {self.orders}.")
         if min(self.clusters, self.tests, self.validation, self.unions) < 1:
             raise InputError("clusters, test samples, validation samples and unions must each be at least 1.")
+        if not 0 <= self.smoothing <= 1:
+            raise InputError(f"label smoothing must lie in 0 to 1, not {self.smoothing}.")
 
     def to_dict(self) -> dict[str, Any]:
-        """The setup as JSON values."""
-        return asdict(self) | {"recipe": self.recipe.to_dict(), "settings": self.settings.to_dict()}
+        """The setup as JSON values, without smoothing if there is none: files of older benchmarks lack it."""
+        values = asdict(self) | {"recipe": self.recipe.to_dict(), "settings": self.settings.to_dict()}
+        return {name: value for name, value in values.items() if name != "smoothing" or value}
 
     def key(self) -> str:
         """A hash of the setup without the location of its files."""
@@ -75,7 +80,7 @@ class Setup:
 
     def training_key(self) -> str:
         """A hash of all that determines the trained target."""
-        parts = ["data", "limit", "size", "model", "options", "recipe", "seed"]
+        parts = ["data", "limit", "size", "model", "options", "recipe", "seed", "smoothing"]
         if self.noise:
             parts += ["noise", "partition", "clusters"]
         return short_hash({name: value for name, value in self.to_dict().items() if name in parts})

@@ -72,17 +72,17 @@ def predict_effects(models: Models, query: EffectQuery) -> Effects:
     """Effects as the models of a datamodel predict them."""
     x = query.inputs()
     outputs = (logits.cpu() for stack in models.stacks(query.removed, x) for logits in stack)
-    return _effects(outputs, next(outputs), query)
+    return effects_of_logits(outputs, next(outputs), query)
 
 
 def measure_effects(retraining: Retraining, partition: Partition, query: EffectQuery, order: int) -> Effects:
     """Effects of retraining with one batch order, compared with retraining on all groups in the same order."""
     removals = [NO_ROWS, *group_rows(partition, query.removed)]
     base, *outputs = retraining.outputs(removals, order, query.inputs())
-    return _effects(outputs, base, query)
+    return effects_of_logits(outputs, base, query)
 
 
-def _effects(outputs: Iterable[Tensor], base: Tensor, query: EffectQuery) -> Effects:
+def effects_of_logits(outputs: Iterable[Tensor], base: Tensor, query: EffectQuery) -> Effects:
     """Effects from logits ``(m + v, L)`` of test and validation samples, with all groups and without some."""
     m, labels, y = len(query.test), query.test.labels, query.validation.labels
     before, loss_before = log_odds(base[:m], labels), cross_entropy(base[m:], y).mean()

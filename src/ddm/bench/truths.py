@@ -1,0 +1,203 @@
+"""The stored truth of a problem: the outputs of retrained models, in a file that scores methods without retraining.
+
+NAME.safetensors holds, for n training samples in K groups and L classes,
+
+    groups   (n,)              int16    the group of each training sample
+    parents  (K,)              int16    the class of each group
+    removed  (R, K)            uint8    1 for removed groups: none, every single group, pairs of groups, random unions
+    logits   (O, R, m + v, L)  float16  of m test and v validation samples, for each batch order and each removal
+
+Logits are centred: those of a sample sum to 0, which changes no probability and loses less to half precision.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ddm.bench.setup import Setup, short_hash
+from ddm.compute.tensors import read_intact, read_metadata, write_tensors
+from ddm.compute.validation import are_unique_names, check_fields
+from ddm.errors import InputError
+from ddm.groups.partition import Partition
+from ddm.truth.effects import EffectQuery, Effects, effects_of_logits
+
+_FORMAT = "ddm truth 1"
+
+_ADVICE = "restore it, or delete it and run ddm bench truths again"
+
+_SAME_TARGET = 1e-3
+"""Mean absolute difference of probabilities up to which two trained networks count as the same target.
+
+Half precision changes probabilities by about a tenth of it, another batch order by ten times as much."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The metadata of a stored truth.
+
+    setup:    the problem's setup, without the location of its files and DDM's settings
+    names:    the name of each group
+    classes:  the name of each class
+    data:     a hash of each split of the data
+    target:   the fingerprint of the target
+    tests:    m, the number of test samples
+    accuracy: the target's accuracy on the whole test split
+    seconds:  seconds of one training on one thread
+    versions: versions of the packages that retrained
+    """
+
+    setup: Mapping[str, Any]
+    names: tuple[str, ...]
+    classes: tuple[str, ...]
+    data: Mapping[str, str]
+    target: str
+    tests: int
+    accuracy: float
+    seconds: float
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class StoredTruth:
+    """What retraining gives for a problem.
+
+    facts:     the metadata
+    partition: the groups that were removed
+    removed:   each removal as booleans ``(R, K)``: none, every single group, pairs, unions
+    logits:    half precision ``(O, R, m + v, L)``, by batch order and removal; order 0 is the target's own
+    """
+
+    facts: Facts
+    partition: Partition
+    removed: np.ndarray
+    logits: Tensor
+
+    def save(self, path: Path) -> None:
+        """Write the file atomically."""
+        parents = self.partition.parents
+        assert parents is not None
+        tensors = {
+            "groups": torch.as_tensor(self.partition.groups).to(torch.int16),
+            "parents": torch.as_tensor(parents).to(torch.int16),
+            "removed": torch.as_tensor(self.removed).to(torch.uint8),
+            "logits": self.logits,
+        }
+        write_tensors(path, tensors, {"format": _FORMAT, **vars(self.facts)})
+
+    @classmethod
+    def load(cls, path: Path) -> StoredTruth:
+        """Read the file of ``save``."""
+        tensors, metadata = read_intact(path, _ADVICE), read_metadata(path)
+        try:
+            if metadata.pop("format") != _FORMAT:
+                raise ValueError("it has another format")
+            facts = _read_facts(metadata)
+            partition = _read_partition(facts, tensors["groups"], tensors["parents"])
+            truth = cls(facts, partition, tensors["removed"].bool().numpy(), tensors["logits"])
+            truth._check()
+        except (KeyError, TypeError, ValueError) as error:
+            why = str(error).rstrip(".")
+            raise InputError(f"'{path}' is not a stored truth ({why}): {_ADVICE}.") from None
+        return truth
+
+    @property
+    def key(self) -> str:
+        """A hash of the setup and the groups, for names of results that depend on them."""
+        return short_hash([dict(self.facts.setup), self.partition.groups.tolist()])
+
+    @property
+    def unions(self) -> np.ndarray:
+        """The random unions of half of the groups ``(U, K)``."""
+        return self.removed[len(self.removed) - self.facts.setup["unions"] :]
+
+    @property
+    def pairs(self) -> np.ndarray:
+        """The random pairs of groups ``(R − 1 − K − U, K)``."""
+        return self.removed[1 + len(self.partition) : len(self.removed) - self.facts.setup["unions"]]
+
+    def fits(self, setup: Setup) -> bool:
+        """True if this is the truth of a setup. DDM's settings and the location of files do not matter."""
+        return short_hash(dict(self.facts.setup)) == setup.question_key()
+
+    def effects(self, query: EffectQuery) -> list[Effects]:
+        """The true effects that a query asks for, one for each batch order."""
+        if (len(query.test), len(query.test) + len(query.validation)) != (self.facts.tests, self.logits.shape[2]):
+            raise InputError("the stored truth is of other test samples: ask for those of its setup.")
+        rows = self._rows(query.removed)
+        return [effects_of_logits(logits[rows], logits[0], query) for logits in self.logits.float()]
+
+    def check_data(self, data: Mapping[str, str]) -> None:
+        """Refuse data with other hashes than those that the retrainings used."""
+        for split, value in self.facts.data.items():
+            if data.get(split) != value:
+                raise InputError(
+                    f"the {split} samples are not those of the stored truth: give the publisher's files in --root, "
+                    "or make the truth again with ddm bench truths."
+                )
+
+    def check_target(self, outputs: Tensor) -> None:
+        """Warn if a target with logits ``(m + v, L)`` is not the one whose retrainings are stored."""
+        stored = self.logits[0, 0].double().softmax(-1)
+        difference = float((outputs.cpu().double().softmax(-1) - stored).abs().mean())
+        if not difference <= _SAME_TARGET:
+            warnings.warn(
+                f"rounding on this machine gave another target than the stored truth has: their probabilities differ "
+                f"by {difference:.2g} on average, more than {_SAME_TARGET:g}, so figures will be lower than they "
+                "should be. Make the truth on this machine with ddm bench truths.",
+                stacklevel=2,
+            )
+
+    def _rows(self, removed: np.ndarray) -> list[int]:
+        """Where each of some removals ``(M, K)`` is stored."""
+        known = {row.tobytes(): number for number, row in enumerate(self.removed)}
+        try:
+            return [known[row.tobytes()] for row in removed.astype(bool)]
+        except KeyError:
+            raise InputError("the stored truth lacks a removal: ask for its groups, pairs or unions.") from None
+
+    def _check(self) -> None:
+        """Raise ``ValueError`` if sizes, types or values do not fit together."""
+        groups, unions, orders = len(self.partition), self.facts.setup["unions"], self.facts.setup["orders"]
+        singles = np.vstack([np.zeros((1, groups), dtype=bool), np.eye(groups, dtype=bool)])
+        if type(unions) is not int or not 0 < unions < len(self.removed) - groups:
+            raise ValueError("its unions are missing")
+        if self.removed.shape[1:] != (groups,) or not np.array_equal(self.removed[: groups + 1], singles):
+            raise ValueError("its removals are not those of its groups")
+        shape = (orders, len(self.removed), len(self.facts.classes))
+        if self.logits.dtype != torch.float16 or self.logits.dim() != 4:
+            raise ValueError("its logits are not in half precision")
+        if (*self.logits.shape[:2], self.logits.shape[3]) != shape or self.logits.shape[2] <= self.facts.tests:
+            raise ValueError("its logits have another shape")
+
+
+def _read_facts(metadata: Mapping[str, Any]) -> Facts:
+    """The metadata of a file, checked."""
+    names, classes = tuple(metadata["names"]), tuple(metadata["classes"])
+    facts = Facts(**{**metadata, "names": names, "classes": classes})
+    check_fields(facts)
+    if not (are_unique_names(names) and are_unique_names(classes)):
+        raise ValueError("its names are not unique words")
+    if facts.tests < 1 or not 0 <= facts.accuracy <= 1 or not 0 < facts.seconds < math.inf:
+        raise ValueError("its figures are out of range")
+    return facts
+
+
+def _read_partition(facts: Facts, groups: Tensor, parents: Tensor) -> Partition:
+    """The partition of a file, checked."""
+    count = len(facts.names)
+    if groups.dim() != 1 or groups.dtype != torch.int16 or groups.unique().tolist() != list(range(count)):
+        raise ValueError("it does not hold a group for each sample")
+    if parents.shape != (count,) or parents.dtype != torch.int16 or not 0 <= int(parents.min()) <= int(parents.max()):
+        raise ValueError("it does not hold a class for each group")
+    if int(parents.max()) >= len(facts.classes):
+        raise ValueError("it does not hold a class for each group")
+    return Partition(groups.long().numpy(), facts.names, parents.long().numpy(), facts.classes)
