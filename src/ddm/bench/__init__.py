@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,22 @@ from ddm.bench import (
     scaling,
     speed,
     transfer,
+    truth_files,
     unlearning,
     useless,
 )
 from ddm.bench.output import Report
 from ddm.bench.problem import Problem
+from ddm.bench.problems import PROBLEMS, stored_setup
 from ddm.bench.setup import Setup, preset
+from ddm.bench.truth_files import truth_file
 from ddm.compute.engine import Engine
 from ddm.compute.files import read_json_object
 from ddm.compute.folders import check_empty, lock_folder
 from ddm.errors import InputError
 from ddm.runs.folder import make_writable
 
-__all__ = ["BENCHES", "Setup", "preset", "run"]
+__all__ = ["BENCHES", "Setup", "make_truths", "preset", "run", "run_stored"]
 
 BENCHES: dict[str, Callable[[Problem], Report]] = {
     "ablation": ablation.run,
@@ -69,13 +72,38 @@ def run(name: str, setup: Setup, out: Path, command: str = "", engine: Engine = 
     engine: where retraining runs
     """
     if name not in BENCHES:
-        raise InputError(f"there is no benchmark '{name}': use one of {', '.join(BENCHES)}.")
+        raise InputError(f"there is no benchmark '{name}': use truths, {', '.join(BENCHES)}.")
+    return _run(lambda: BENCHES[name](Problem(setup, out / WORK, engine)), setup, out, command)
+
+
+def run_stored(
+    names: Sequence[str], truths: Path, root: str | None, out: Path, command: str = "", engine: Engine = None
+) -> dict[str, Any]:
+    """Run ``recipes`` on stored problems, as ``run`` does; without names, on all that have a file in ``truths``."""
+    for name in names or recipes.stored_names(truths):
+        stored_setup(name, root)  # refuses unknown names before a folder is made
+    return _run(lambda: recipes.run_stored(names, truths, root, out / WORK, engine), None, out, command)
+
+
+def make_truths(names: Sequence[str], root: str | None, out: Path, engine: Engine = None) -> list[Path]:
+    """Write the truth of each named problem into ``out`` unless it is there; without names, of every problem."""
+    names = names or list(PROBLEMS)
+    for name in names:
+        stored_setup(name, root)
+    files = [truth_file(out, name).name for name in PROBLEMS]
+    check_empty(out, "a folder of stored truths", (WORK, "README.md", *files))
+    make_writable(out)
+    with lock_folder(out):
+        return truth_files.make_truths(names, root, out, out / WORK, engine)
+
+
+def _run(make_report: Callable[[], Report], setup: Setup | None, out: Path, command: str) -> dict[str, Any]:
+    """Make a report and write its files into ``out``."""
     _check_free(out)
     make_writable(out)
     started = time.perf_counter()
     with lock_folder(out):
-        report = BENCHES[name](Problem(setup, out / WORK, engine))
-        return report.write(out, setup, command, time.perf_counter() - started)
+        return make_report().write(out, setup, command, time.perf_counter() - started)
 
 
 def _check_free(out: Path) -> None:

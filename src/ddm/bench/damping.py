@@ -8,7 +8,7 @@ from ddm.bench import fidelity
 from ddm.bench.methods import settings_of
 from ddm.bench.output import Report, Row
 from ddm.bench.problem import Problem
-from ddm.bench.recipes import small_problem, variants
+from ddm.bench.recipes import small_variants
 from ddm.counterfactual.displaced import Models
 from ddm.curvature.damping import SCALES, choose_damping, gain
 from ddm.distil.response.solve import Responses
@@ -23,9 +23,9 @@ _FIGURES = ("oracle_fraction", "rho", "slope")
 
 def run(problem: Problem) -> Report:
     """Compare responses with every multiple of the damping with retraining, for a target of each recipe."""
-    small = small_problem(problem)
-    chosen = {name: variant for name, variant in variants(problem).items() if name in _RECIPES}
-    rows = [row for title, changes in chosen.values() for row in _rows(small.with_changes(**changes), title)]
+    chosen = {name: variant for name, variant in small_variants(problem).items() if name in _RECIPES}
+    rows = [row for title, changed in chosen.values() for row in _rows(changed, title)]
+    _, small = chosen["plain"]
     return Report(
         "damping",
         f"Fidelity by multiple of the damping: {fidelity.describe_problem(small)}",

@@ -45,13 +45,17 @@ class Report:
     paper: Mapping[str, Any] = field(default_factory=dict)
     figure: Figure | None = None
 
-    def write(self, out: Path, setup: Setup, command: str, seconds: float) -> dict[str, Any]:
-        """Write every file atomically and return the content of the JSON file."""
+    def write(self, out: Path, setup: Setup | None, command: str, seconds: float) -> dict[str, Any]:
+        """Write every file atomically and return the content of the JSON file.
+
+        setup: the setup that all rows share; None if each has its own
+        """
+        described = setup.to_dict() if setup is not None else {}
         values: dict[str, Any] = {
             "bench": self.name,
             "title": self.title,
             "command": command,
-            "setup": {name: value for name, value in setup.to_dict().items() if name != "root"},
+            "setup": {name: value for name, value in described.items() if name != "root"},
             "versions": package_versions(),
             "seconds": round(seconds, 1),
             "rows": [nan_to_none(row) for row in self.rows],

@@ -1,83 +1,139 @@
-"""``recipes``: how momentum, weight decay, a schedule, Adam, BatchNorm and augmentation change fidelity."""
+"""``recipes``: fidelity under each training recipe, against stored retrainings or, for other data, against new ones."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 from ddm.bench import fidelity
+from ddm.bench.methods import TITLES
+from ddm.bench.outcome import Outcome
 from ddm.bench.output import Report, Row
 from ddm.bench.problem import Problem
+from ddm.bench.problems import PROBLEMS, stored_setup, variants
+from ddm.bench.truth_files import truth_file
+from ddm.bench.truths import StoredTruth
+from ddm.compute.engine import Engine
+from ddm.errors import InputError
+from ddm.truth.effects import Effects
+from ddm.truth.figures import FIGURES, estimate_figures, noise_ceilings
 
 _CLUSTERS, _UNIONS = 3, 6
 """Maximum clusters per class and unions of groups; they are few because every recipe needs its own retrainings."""
 
-_RIVALS = {"centroid": "nearest centroid", "trak": "TRAK", "ekfac": "EK-FAC"}
+_METHODS = {
+    "response": "responses",
+    "ddm-response": "synset",
+    "centroid": "nearest centroid",
+    "trak": "TRAK",
+    "ekfac": "EK-FAC",
+    "retrain": "another retraining",
+}
+"""The methods that are compared, with short titles."""
+
+_EFFECTS = ("response", "ddm-response")
+"""The methods whose figures of size and whose cost the page shows."""
 
 
-def variants(problem: Problem) -> Mapping[str, tuple[str, dict[str, Any]]]:
-    """By name: a title, and the changes of the setup."""
-    recipe, options = problem.setup.recipe, problem.setup.options
-    changes: dict[str, tuple[str, dict[str, Any]]] = {
-        "plain": ("plain SGD", {}),
-        "momentum": (
-            f"momentum 0.9, learning rate {recipe.rate / 10:g}",
-            {"recipe": replace(recipe, momentum=0.9, lr=recipe.rate / 10)},
-        ),
-        "decay": ("weight decay 0.005", {"recipe": replace(recipe, weight_decay=0.005)}),
-        "cosine": ("cosine schedule", {"recipe": replace(recipe, schedule="cosine")}),
-        "adam": ("Adam, learning rate 0.003", {"recipe": replace(recipe, optimizer="adam", lr=0.003)}),
-        "shift": ("augmentation by random shifts", {"recipe": replace(recipe, augment="shift")}),
+def small_variants(problem: Problem) -> dict[str, tuple[str, Problem]]:
+    """The problem under each recipe, with few groups, unions and batch orders: title and problem by name."""
+    clusters, unions = min(_CLUSTERS, problem.setup.clusters), min(_UNIONS, problem.setup.unions)
+    base = replace(problem.setup, clusters=clusters, unions=unions, orders=2)
+    return {
+        name: (title, Problem(setup, problem.work, problem.engine)) for name, (title, setup) in variants(base).items()
     }
-    if problem.setup.model == "convnet":
-        changes["batchnorm"] = ("BatchNorm", {"options": {**options, "norm": "batch"}})
-    return changes
-
-
-def small_problem(problem: Problem) -> Problem:
-    """The same problem with few groups, unions and batch orders."""
-    return problem.with_changes(
-        clusters=min(_CLUSTERS, problem.setup.clusters), unions=min(_UNIONS, problem.setup.unions), orders=2
-    )
 
 
 def run(problem: Problem) -> Report:
-    """Compare response matching with retraining, for a target of each recipe."""
-    small = small_problem(problem)
-    rows = [_row(small.with_changes(**changes), name, title) for name, (title, changes) in variants(problem).items()]
+    """Compare methods with retraining, for a target of each recipe. Nothing is stored, so all of it is retrained."""
+    chosen = small_variants(problem)
+    return _report(f"Fidelity by training recipe: {fidelity.describe_problem(chosen['plain'][1])}", chosen)
+
+
+def run_stored(names: Sequence[str], truths: Path, root: str | None, work: Path, engine: Engine = None) -> Report:
+    """Compare methods with the stored retrainings of problems. A problem without a file in ``truths`` is retrained."""
+    chosen = {}
+    for name in names or stored_names(truths):
+        path = truth_file(truths, name)
+        setup = stored_setup(name, root)
+        stored = StoredTruth.load(path) if path.exists() else None
+        chosen[name] = (PROBLEMS[name][0], Problem(setup, work, engine, stored))
+    return _report("Fidelity by training recipe, on the stored problems", chosen)
+
+
+def stored_names(truths: Path) -> list[str]:
+    """The problems that have a file in a folder."""
+    names = [name for name in PROBLEMS if truth_file(truths, name).exists()]
+    if not names:
+        raise InputError(
+            f"there are no stored truths in '{truths}': make them with ddm bench truths, give their folder as "
+            "--truths, or name a dataset with --data to retrain."
+        )
+    return names
+
+
+def _report(title: str, problems: Mapping[str, tuple[str, Problem]]) -> Report:
+    rows = [_row(problem, name, title) for name, (title, problem) in problems.items()]
     return Report(
         "recipes",
-        f"Fidelity by training recipe: {fidelity.describe_problem(small)}",
+        title,
         rows,
         {
-            "title": "recipe",
+            "title": "problem",
             "accuracy": "test accuracy",
-            "oracle_fraction": "oracle_fraction",
-            "retrain_oracle_fraction": "oracle_fraction of another retraining",
-            **{f"{name}_oracle_fraction": f"oracle_fraction of {title}" for name, title in _RIVALS.items()},
-            "rho": "rho",
-            "retrain_rho": "rho of another retraining",
+            **_columns("oracle_fraction", _METHODS),
+            **_columns("rho", _METHODS),
             "ceiling_rho": "ceiling of rho",
-            **{f"{name}_rho": f"rho of {title}" for name, title in _RIVALS.items()},
-            "lds": "lds",
-            "retrain_lds": "lds of another retraining",
+            **_columns("rho_share", _EFFECTS, "rho / ceiling"),
+            **_columns("slope", _EFFECTS),
+            **_columns("trainings", _EFFECTS, "cost in trainings"),
         },
         notes=[
-            "oracle_fraction, rho and lds are those of response matching (the default), beside those of another "
-            "retraining and of other methods. Each recipe has its own target, groups and retrainings, with the "
-            "target's batch order.",
+            "Each figure compares with retraining without each group, with the target's batch order. Every problem has "
+            "its own target, groups and retrainings; another retraining has another batch order.",
+            "The responses are those that the synset encodes. Their cost in trainings is the time before the first "
+            "question, divided by the time of one training on this machine.",
+            "The JSON file has all figures of all methods with their intervals.",
+            *(f"{row['title']}: {reason}" for row in rows for reason in row["reasons"]),
         ],
-        reference={"groups": len(small.partition), "batch orders": 2},
     )
 
 
+def _columns(figure: str, methods: Mapping[str, str] | Sequence[str], heading: str | None = None) -> dict[str, str]:
+    """The columns of a figure, one for each method."""
+    return {f"{name}_{figure}": f"{heading or figure}, {_METHODS[name]}" for name in methods}
+
+
 def _row(problem: Problem, name: str, title: str) -> Row:
-    outcomes = problem.outcomes(["ddm-response", *_RIVALS])
-    rivals: Row = {}
-    for rival in _RIVALS:
-        row = fidelity.method_row(problem, rival, outcomes[rival])
-        rivals |= {f"{rival}_{figure}": row.get(figure) for figure in ("oracle_fraction", "rho")}
-    mine = fidelity.method_row(problem, "ddm-response", outcomes["ddm-response"])
-    accuracy = problem.target.accuracy(problem.data.test)
-    return {**mine, "method": name, "title": title, "accuracy": accuracy, **rivals}
+    """The figures of every method on a problem."""
+    outcomes = problem.outcomes([method for method in _METHODS if method != "retrain"])
+    predicted = {method: outcome.effects for method, outcome in outcomes.items()} | {"retrain": problem.truth[1]}
+    ceiling = noise_ceilings(problem.truth)["rho"]
+    row: Row = {
+        "method": name,
+        "title": title,
+        "groups": len(problem.partition),
+        "parameters": problem.target.flat.size,
+        "accuracy": problem.target.accuracy(problem.data.test),
+        "ceiling_rho": ceiling,
+        "reasons": [f"{TITLES[method]} could not run: {one.reason}" for method, one in outcomes.items() if one.reason],
+    }
+    for method, effects in predicted.items():
+        row |= {} if effects is None else _figures(effects, problem, method, ceiling)
+    return row | _costs(problem, outcomes)
+
+
+def _figures(predicted: Effects, problem: Problem, method: str, ceiling: float) -> Row:
+    """Every figure of a method with its interval, and rho as a share of its ceiling."""
+    estimates = estimate_figures(predicted, problem.truth[0], seed=problem.setup.seed)
+    row: Row = {f"{method}_rho_share": estimates["rho"].value / ceiling if ceiling else float("nan")}
+    for figure in FIGURES:
+        found, key = estimates[figure], f"{method}_{figure}"
+        row |= {key: found.value, f"{key}_low": found.low, f"{key}_high": found.high}
+    return row
+
+
+def _costs(problem: Problem, outcomes: Mapping[str, Outcome]) -> Row:
+    """Time before the first question, in trainings of the target."""
+    return {f"{name}_trainings": outcomes[name].cost.offline / problem.training_seconds for name in _EFFECTS}

@@ -1,4 +1,4 @@
-"""Make the files of stored truths: retrain without nothing, every group, pairs and unions of groups."""
+"""Make the files of stored truths: retrain without each group, pairs and unions of groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ddm.bench.output import package_versions
 from ddm.bench.problem import Problem
@@ -58,12 +57,7 @@ def measure_truth(problem: Problem) -> StoredTruth:
         seconds=problem.training_seconds,
         versions=package_versions(),
     )
-    return StoredTruth(facts, partition, removed, centred(logits).half())
-
-
-def centred(logits: Tensor) -> Tensor:
-    """Logits ``(…, L)`` minus their mean over the classes."""
-    return logits - logits.mean(-1, keepdim=True)
+    return StoredTruth(facts, partition, removed, logits)
 
 
 def random_pairs(groups: int, count: int, seed: int) -> np.ndarray:

@@ -2,12 +2,13 @@
 
 NAME.safetensors holds, for n training samples in K groups and L classes,
 
-    groups   (n,)              int16    the group of each training sample
-    parents  (K,)              int16    the class of each group
-    removed  (R, K)            uint8    1 for removed groups: none, every single group, pairs of groups, random unions
-    logits   (O, R, m + v, L)  float16  of m test and v validation samples, for each batch order and each removal
+    groups   (n,)                  int16    the group of each training sample
+    parents  (K,)                  int16    the class of each group
+    removed  (R, K)                uint8    1 for removed groups: none, every single group, pairs, random unions
+    base     (O, m + v, L)         float16  logits of m test and v validation samples with all groups, by batch order
+    changes  (O, R − 1, m + v, L)  float16  the logits after each other removal, minus ``base``
 
-Logits are centred: those of a sample sum to 0, which changes no probability and loses less to half precision.
+Half precision keeps 11 binary digits. Effects are changes, often much smaller than the logits, so changes are stored.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class StoredTruth:
     facts:     the metadata
     partition: the groups that were removed
     removed:   each removal as booleans ``(R, K)``: none, every single group, pairs, unions
-    logits:    half precision ``(O, R, m + v, L)``, by batch order and removal; order 0 is the target's own
+    logits:    ``(O, R, m + v, L)``, by batch order and removal; order 0 is the target's own
     """
 
     facts: Facts
@@ -83,13 +84,14 @@ class StoredTruth:
 
     def save(self, path: Path) -> None:
         """Write the file atomically."""
-        parents = self.partition.parents
+        parents, base = self.partition.parents, self.logits[:, 0].half()
         assert parents is not None
         tensors = {
             "groups": torch.as_tensor(self.partition.groups).to(torch.int16),
             "parents": torch.as_tensor(parents).to(torch.int16),
             "removed": torch.as_tensor(self.removed).to(torch.uint8),
-            "logits": self.logits,
+            "base": base,
+            "changes": (self.logits[:, 1:] - self.logits[:, :1]).half(),
         }
         write_tensors(path, tensors, {"format": _FORMAT, **vars(self.facts)})
 
@@ -102,8 +104,10 @@ class StoredTruth:
                 raise ValueError("it has another format")
             facts = _read_facts(metadata)
             partition = _read_partition(facts, tensors["groups"], tensors["parents"])
-            truth = cls(facts, partition, tensors["removed"].bool().numpy(), tensors["logits"])
-            truth._check()
+            removed = _read_removed(facts, partition, tensors["removed"])
+            truth = cls(
+                facts, partition, removed, _read_logits(facts, len(removed), tensors["base"], tensors["changes"])
+            )
         except (KeyError, TypeError, ValueError) as error:
             why = str(error).rstrip(".")
             raise InputError(f"'{path}' is not a stored truth ({why}): {_ADVICE}.") from None
@@ -133,7 +137,7 @@ class StoredTruth:
         if (len(query.test), len(query.test) + len(query.validation)) != (self.facts.tests, self.logits.shape[2]):
             raise InputError("the stored truth is of other test samples: ask for those of its setup.")
         rows = self._rows(query.removed)
-        return [effects_of_logits(logits[rows], logits[0], query) for logits in self.logits.float()]
+        return [effects_of_logits(logits[rows], logits[0], query) for logits in self.logits]
 
     def check_data(self, data: Mapping[str, str]) -> None:
         """Refuse data with other hashes than those that the retrainings used."""
@@ -164,20 +168,6 @@ class StoredTruth:
         except KeyError:
             raise InputError("the stored truth lacks a removal: ask for its groups, pairs or unions.") from None
 
-    def _check(self) -> None:
-        """Raise ``ValueError`` if sizes, types or values do not fit together."""
-        groups, unions, orders = len(self.partition), self.facts.setup["unions"], self.facts.setup["orders"]
-        singles = np.vstack([np.zeros((1, groups), dtype=bool), np.eye(groups, dtype=bool)])
-        if type(unions) is not int or not 0 < unions < len(self.removed) - groups:
-            raise ValueError("its unions are missing")
-        if self.removed.shape[1:] != (groups,) or not np.array_equal(self.removed[: groups + 1], singles):
-            raise ValueError("its removals are not those of its groups")
-        shape = (orders, len(self.removed), len(self.facts.classes))
-        if self.logits.dtype != torch.float16 or self.logits.dim() != 4:
-            raise ValueError("its logits are not in half precision")
-        if (*self.logits.shape[:2], self.logits.shape[3]) != shape or self.logits.shape[2] <= self.facts.tests:
-            raise ValueError("its logits have another shape")
-
 
 def _read_facts(metadata: Mapping[str, Any]) -> Facts:
     """The metadata of a file, checked."""
@@ -201,3 +191,26 @@ def _read_partition(facts: Facts, groups: Tensor, parents: Tensor) -> Partition:
     if int(parents.max()) >= len(facts.classes):
         raise ValueError("it does not hold a class for each group")
     return Partition(groups.long().numpy(), facts.names, parents.long().numpy(), facts.classes)
+
+
+def _read_removed(facts: Facts, partition: Partition, removed: Tensor) -> np.ndarray:
+    """The removals of a file ``(R, K)``, checked."""
+    count, unions = len(partition), facts.setup["unions"]
+    if removed.dim() != 2 or removed.shape[1] != count or removed.dtype != torch.uint8:
+        raise ValueError("its removals are not those of its groups")
+    if not torch.equal(removed[: count + 1].bool(), torch.cat([torch.zeros(1, count), torch.eye(count)]).bool()):
+        raise ValueError("it does not remove every group once")
+    if type(unions) is not int or not 0 < unions < len(removed) - count:
+        raise ValueError("its unions are missing")
+    return removed.bool().numpy()
+
+
+def _read_logits(facts: Facts, removals: int, base: Tensor, changes: Tensor) -> Tensor:
+    """The logits of a file ``(O, R, m + v, L)``, checked."""
+    samples = base.shape[1] if base.dim() == 3 else 0
+    shape = (facts.setup["orders"], removals - 1, samples, len(facts.classes))
+    if samples <= facts.tests or base.shape != (shape[0], *shape[2:]) or changes.shape != shape:
+        raise ValueError("its logits do not fit its removals, samples and classes")
+    if not base.dtype == changes.dtype == torch.float16:
+        raise ValueError("its logits are not in half precision")
+    return torch.cat([torch.zeros_like(base)[:, None], changes], 1).float() + base.float()[:, None]

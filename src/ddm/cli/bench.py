@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ddm.cli.options import AsJson, EngineName, Root, Seed, chosen, command_line, output_path, print_json
+from ddm.errors import InputError
+
+TRUTHS = Path("bench", "truths")
+"""Default folder of stored truths."""
 
 
 def bench(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="Benchmark: fidelity, ablation, comparison … (a wrong name lists all).")],
-    data: Annotated[str, typer.Option(help="Dataset: digits, mnist, cifar10 …")] = "digits",
+    data: Annotated[
+        str | None,
+        typer.Option(help="Dataset: digits, mnist, cifar10 …; default digits, and the stored problems for recipes."),
+    ] = None,
     root: Root = None,
     model: Annotated[str, typer.Option(help="Network: convnet, alexnet, resnet18ap or simplevit.")] = "convnet",
     limit: Annotated[int | None, typer.Option(help="Maximum samples of each split.")] = None,
@@ -32,16 +40,35 @@ def bench(
         Path | None,
         typer.Option(parser=output_path, metavar="PATH", help="Folder for the results; default benchmarks/DATA."),
     ] = None,
+    truths: Annotated[Path, typer.Option(metavar="PATH", help="Folder of stored retrainings, for recipes.")] = TRUTHS,
+    problem: Annotated[
+        list[str] | None,
+        typer.Option(help="Stored problem, for recipes and truths; repeat for several. Default: all."),
+    ] = None,
     seed: Seed = 0,
     engine: EngineName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a benchmark: a table or figure that compares this method with others and with retraining."""
+    """Run a benchmark: a table or figure that compares this method with others and with retraining.
+
+    "truths" retrains the problems and writes a file for each, by default into bench/truths. "recipes" reads them.
+    """
     from ddm import bench as benches
     from ddm.compute.backends import Backend
-    from ddm.compute.terminal import console
 
     Backend.parse(engine).check()
+    if name == "truths":
+        _refuse_options(context, "truths", ("root", "out", "problem", "engine", "as_json"))
+        _show_files(benches.make_truths(problem or [], root, out or TRUTHS, engine), as_json)
+        return
+    if name == "recipes" and data is None:
+        _refuse_options(context, "recipes without --data", ("root", "out", "truths", "problem", "engine", "as_json"))
+        out = out or Path("benchmarks") / "stored"
+        _show(benches.run_stored(problem or [], truths, root, out, command_line(root), engine), out, name, as_json)
+        return
+    if problem:
+        raise InputError("--problem is for truths, and for recipes without --data: leave it out.")
+    data = data or "digits"
     setup = benches.preset(data, model, scale)
     recipe = replace(setup.recipe, seed=seed, **chosen(epochs=epochs))
     setup = replace(
@@ -53,9 +80,35 @@ def bench(
         **chosen(limit=limit, size=size, clusters=clusters, orders=seeds, tests=tests, unions=unions),
     )
     out = out or Path("benchmarks") / data.replace(":", "-").replace("/", "-")
-    found = benches.run(name, setup, out, command_line(root), engine)
+    _show(benches.run(name, setup, out, command_line(root), engine), out, name, as_json)
+
+
+def _refuse_options(context: typer.Context, what: str, allowed: tuple[str, ...]) -> None:
+    """Refuse options that stored problems decide."""
+    for option in context.params:
+        source = context.get_parameter_source(option)
+        if option not in ("name", *allowed) and source is not None and source.name == "COMMANDLINE":
+            raise InputError(f"the stored problems decide --{option} of {what}: leave it out.")
+
+
+def _show(found: dict[str, Any], out: Path, name: str, as_json: bool) -> None:
+    """Print the results of a benchmark."""
+    from ddm.compute.terminal import console
+
     if as_json:
         print_json(found)
     else:
         console().print((out / f"{name}.md").read_text(encoding="utf-8"))
         console().print(f"Files: {out / name}.json, {out / name}.md")
+
+
+def _show_files(paths: list[Path], as_json: bool) -> None:
+    """Print the files of stored truths and their sizes."""
+    from ddm.compute.terminal import console
+
+    sizes = {str(path): path.stat().st_size for path in paths}
+    if as_json:
+        print_json({"files": sizes})
+    else:
+        for path, size in sizes.items():
+            console().print(f"{path}: {size:,} bytes")
