@@ -26,11 +26,13 @@ from PIL import Image
 import ddm
 from ddm import networks
 from ddm.bench.outcome import Cost, Outcome
+from ddm.bench.truths import Facts, StoredTruth
 from ddm.compute.files import read_json, read_json_object
 from ddm.compute.tensors import is_intact
 from ddm.data import images
 from ddm.data.readers import cifar, idx, npz
 from ddm.distil.synset import Synset
+from ddm.groups.partition import Partition
 from ddm.runs import manifest, partition_file
 from ddm.runs.config import Config
 from ddm.training.steps import Steps, TensorSteps
@@ -95,6 +97,14 @@ def _one_image(path: Path) -> Any:
         return images._decode(image, form, name)
 
 
+def _small_truth() -> StoredTruth:
+    """The truth of a problem with 2 groups, a union, 2 batch orders, 2 test samples and a validation sample."""
+    partition = Partition(np.array([0, 1, 1]), ("a/0", "b/0"), np.array([0, 1]), ("a", "b"))
+    facts = Facts({"unions": 1, "orders": 2}, partition.names, partition.classes, {"test": "0"}, "0", 2, 0.5, 1.0, {})
+    removed = np.array([[0, 0], [1, 0], [0, 1], [1, 0]], dtype=bool)
+    return StoredTruth(facts, partition, removed, torch.arange(48.0).reshape(2, 4, 3, 2))
+
+
 def _readers(run: Path) -> dict[str, Reader]:
     """The readers of single files."""
 
@@ -150,6 +160,9 @@ def _readers(run: Path) -> dict[str, Reader]:
         "outcome": Reader(
             "file.safetensors", files("outcome.safetensors"), mutations.changed_safetensors, Outcome.load
         ),
+        "truth": Reader(
+            "file.safetensors", files("truth.safetensors"), mutations.changed_safetensors, StoredTruth.load
+        ),
         "idx": Reader("file-ubyte", [_idx(pixels)], mutations.changed_bytes, lambda path: idx.read_idx(path, 3)),
         "idx-gz": Reader(
             "file-ubyte.gz", [gzip.compress(_idx(pixels))], mutations.changed_gzip, lambda path: idx.read_idx(path, 3)
@@ -167,6 +180,7 @@ def _readers(run: Path) -> dict[str, Reader]:
 
 NAMES = (
     *("manifest", "json", "config", "audit", "safetensors", "synset", "partition", "network", "outcome"),
+    "truth",
     *("idx", "idx-gz", "pickle", "npz", "image"),
 )
 
@@ -177,6 +191,7 @@ def readers(tiny_run, tmp_path_factory) -> dict[str, Reader]:
     networks.save(networks.ConvNet((1, 4, 4), 2, width=2, depth=1), run / "network.safetensors")
     effects = Effects(*(np.ones(shape, np.float32) for shape in ((2, 2), (2, 2), (2,), (3, 2), (2,))))
     Outcome(effects, Cost(1.0, 2.0, 3)).save(run / "outcome.safetensors")
+    _small_truth().save(run / "truth.safetensors")
     state = {name: torch.ones(2) for name in "ab"}
     seen = Steps({name: TensorSteps(0.1, count=1) for name in state}, scaled=True, optimizer="Adam")
     Trajectory(run / "trajectory").append(state, 0, 0.0, seen, {name: tensor.clone() for name, tensor in state.items()})

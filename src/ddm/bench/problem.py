@@ -153,7 +153,7 @@ class Problem:
     def partition(self) -> Partition:
         """The groups; a problem with noise has the groups of the clean data."""
         if self.stored is not None:
-            self.stored.check_data(self.data_hashes)
+            self.stored.check_data(self.data_hashes, len(self.train))
             return self.stored.partition
         if self.setup.noise:
             return self.without_noise.partition

@@ -139,14 +139,20 @@ class StoredTruth:
         rows = self._rows(query.removed)
         return [effects_of_logits(logits[rows], logits[0], query) for logits in self.logits]
 
-    def check_data(self, data: Mapping[str, str]) -> None:
-        """Refuse data with other hashes than those that the retrainings used."""
-        for split, value in self.facts.data.items():
-            if data.get(split) != value:
-                raise InputError(
-                    f"the {split} samples are not those of the stored truth: give the publisher's files in --root, "
-                    "or make the truth again with ddm bench truths."
-                )
+    def check_data(self, data: Mapping[str, str], count: int) -> None:
+        """Refuse data other than those that the retrainings used.
+
+        data:  a hash of each split
+        count: number of training samples
+        """
+        other = [split for split, value in data.items() if self.facts.data.get(split) != value]
+        if not other and count != len(self.partition.groups):
+            other = ["training"]
+        if other:
+            raise InputError(
+                f"the {other[0]} samples are not those of the stored truth: give the publisher's files in --root, "
+                "or make the truth again with ddm bench truths."
+            )
 
     def check_target(self, outputs: Tensor) -> None:
         """Warn if a target with logits ``(m + v, L)`` is not the one whose retrainings are stored."""
@@ -198,10 +204,10 @@ def _read_removed(facts: Facts, partition: Partition, removed: Tensor) -> np.nda
     count, unions = len(partition), facts.setup["unions"]
     if removed.dim() != 2 or removed.shape[1] != count or removed.dtype != torch.uint8:
         raise ValueError("its removals are not those of its groups")
-    if not torch.equal(removed[: count + 1].bool(), torch.cat([torch.zeros(1, count), torch.eye(count)]).bool()):
-        raise ValueError("it does not remove every group once")
     if type(unions) is not int or not 0 < unions < len(removed) - count:
         raise ValueError("its unions are missing")
+    if not torch.equal(removed[: count + 1].bool(), torch.cat([torch.zeros(1, count), torch.eye(count)]).bool()):
+        raise ValueError("it does not remove every group once")
     return removed.bool().numpy()
 
 
