@@ -286,6 +286,7 @@ def test_recipes_compares_every_method_with_the_stored_truth(path, tmp_path, mon
         (["recipes", "--clusters", "3"], "--clusters"),
         (["recipes", "--data", "digits", "--problem", "mnist-plain"], "--problem"),
         (["fidelity", "--problem", "mnist-plain"], "--problem"),
+        (["fidelity", "--truths", "here"], "--truths"),
     ],
 )
 def test_bad_input_is_refused_before_any_work(arguments, word, command, tmp_path):

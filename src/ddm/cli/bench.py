@@ -40,7 +40,9 @@ def bench(
         Path | None,
         typer.Option(parser=output_path, metavar="PATH", help="Folder for the results; default benchmarks/DATA."),
     ] = None,
-    truths: Annotated[Path, typer.Option(metavar="PATH", help="Folder of stored retrainings, for recipes.")] = TRUTHS,
+    truths: Annotated[
+        Path | None, typer.Option(help="Folder of stored retrainings, for recipes; default bench/truths.")
+    ] = None,
     problem: Annotated[
         list[str] | None,
         typer.Option(help="Stored problem, for recipes and truths; repeat for several. Default: all."),
@@ -64,10 +66,11 @@ def bench(
     if name == "recipes" and data is None:
         _refuse_options(context, "recipes without --data", ("root", "out", "truths", "problem", "engine", "as_json"))
         out = out or Path("benchmarks") / "stored"
-        _show(benches.run_stored(problem or [], truths, root, out, command_line(root), engine), out, name, as_json)
+        found = benches.run_stored(problem or [], truths or TRUTHS, root, out, command_line(root), engine)
+        _show(found, out, name, as_json)
         return
-    if problem:
-        raise InputError("--problem is for truths, and for recipes without --data: leave it out.")
+    if problem or truths:
+        raise InputError("--problem and --truths are for recipes without --data: leave them out.")
     data = data or "digits"
     setup = benches.preset(data, model, scale)
     recipe = replace(setup.recipe, seed=seed, **chosen(epochs=epochs))
@@ -88,7 +91,7 @@ def _refuse_options(context: typer.Context, what: str, allowed: tuple[str, ...])
     for option in context.params:
         source = context.get_parameter_source(option)
         if option not in ("name", *allowed) and source is not None and source.name == "COMMANDLINE":
-            raise InputError(f"the stored problems decide --{option} of {what}: leave it out.")
+            raise InputError(f"{what} has no --{option.replace('_', '-')}, the stored problems decide: leave it out.")
 
 
 def _show(found: dict[str, Any], out: Path, name: str, as_json: bool) -> None:
