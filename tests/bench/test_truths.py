@@ -3,6 +3,7 @@
 import json
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -221,6 +222,12 @@ def test_the_registry_has_thirteen_recipes_for_mnist_and_three_networks_for_cifa
         assert (setup.tests, setup.validation, setup.unions, setup.orders) == (300, 300, 6, 2)
         shape = (1, 14, 14) if setup.data == "mnist" else (3, 16, 16)
         ddm.networks.build(setup.model, shape, 10, **setup.options)
+
+
+def test_every_file_of_the_repository_is_the_truth_of_the_problem_that_it_names():
+    files = sorted((Path(__file__).parents[2] / "bench" / "truths").glob("*.safetensors"))
+    assert files
+    assert all(StoredTruth.load(path).fits(PROBLEMS[path.stem][1]) for path in files)
 
 
 def test_the_files_of_a_dataset_may_lie_in_a_folder_of_its_name(tmp_path):
