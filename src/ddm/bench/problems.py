@@ -23,7 +23,7 @@ _MNIST = Setup(
 )
 
 _CLIP = 0.75
-"""Norm to clip gradients to: on MNIST about two thirds of the steps with momentum have longer ones."""
+"""Norm to clip gradients to: on MNIST nearly three quarters of the steps with momentum have longer ones."""
 
 _CIFAR10 = Setup(data="cifar10", limit=2000, size=16, clusters=2, **_COUNTS)
 
