@@ -107,6 +107,8 @@ def _columns(figure: str, methods: Mapping[str, str] | Sequence[str], heading: s
 
 def _row(problem: Problem, name: str, title: str) -> Row:
     """The figures of every method on a problem."""
+    for method in _EFFECTS:
+        problem.outcomes([method])  # alone, because other methods at the same time would change its cost
     outcomes = problem.outcomes([method for method in _METHODS if method != "retrain"])
     predicted = {method: outcome.effects for method, outcome in outcomes.items()} | {"retrain": problem.truth[1]}
     ceiling = noise_ceilings(problem.truth)["rho"]
