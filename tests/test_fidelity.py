@@ -73,7 +73,7 @@ def test_models_without_a_class_are_as_accurate_as_retraining_without_it(truth):
     assert right >= 8
 
 
-@pytest.mark.parametrize("weight", [0.5, 2.0])
+@pytest.mark.parametrize("weight", [0.5, 2.0, 3.0])
 def test_changes_of_logits_by_weights_of_groups_agree_with_retraining_with_these_weights(truth, weight):
     datamodel, x, _, _ = truth
     target, partition = datamodel.target, datamodel.partition
@@ -88,4 +88,6 @@ def test_changes_of_logits_by_weights_of_groups_agree_with_retraining_with_these
     changes = (torch.stack(outputs) - target.outputs(x) for outputs in (found, true))
     one, other = (part - part.mean(-1, keepdim=True) for part in changes)  # a shift of all logits changes nothing
     correlation = np.corrcoef(one.flatten(), other.flatten())[0, 1]
-    assert correlation > 0.3  # 0.48 to 0.53 with either optimizer
+    assert correlation > 0.3  # 0.50 to 0.53 with either optimizer
+    slope = float((one * other).sum() / one.square().sum())
+    assert 0.6 < slope < 1.4  # 0.72 to 0.87 with either optimizer; 0.5 if the group's own curvature is left out
