@@ -65,6 +65,13 @@ def test_a_removed_class_is_predicted_no_more(datamodel, digits):
     assert not torch.isin(network(x).argmax(1), torch.tensor([3, 8])).any()
 
 
+def test_half_of_the_classes_removed_is_warned_of(datamodel):
+    half = [group for label in range(5) for group in groups_of(datamodel, label)]
+    with pytest.warns(UserWarning, match="5 whole classes and .* of the training data: it is rough"):
+        datamodel.counterfactual(half)
+    assert "5 whole classes" in datamodel.beyond(half)
+
+
 TEN = Partition(np.repeat(np.arange(20), 5), tuple(map(str, range(20))), np.arange(20) // 2, tuple("abcdefghij"))
 """Ten classes of two groups each, all of the same size."""
 

@@ -131,6 +131,9 @@ _SCALES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """Scales that inputs often have, each as a function of inputs on another scale."""
 
+_MAX_RATIO, _MAX_SHIFT = 1.5, 0.5
+"""Maximum ratio of standard deviations, and difference of means in standard deviations, that augmentation explains."""
+
 _SURELY, _LOWER_LOSS = 4.0, 0.7
 """Minimum gain in accuracy in standard errors, and maximum ratio of losses, at which another scale is that of training.
 
@@ -139,7 +142,27 @@ A network that has learnt little may gain something by another scale, hence both
 
 
 def inputs_scaled_as_in_training(case: Case) -> Finding | None:
-    """Inputs on another scale than in training: the network does much better after they are scaled."""
+    """Inputs on another scale than the recorder saw, or than one with which the network does much better."""
+    return _other_moments(case) or _better_scale(case)
+
+
+def _other_moments(case: Case) -> Finding | None:
+    """Another mean or standard deviation than those of the inputs that the recorder saw."""
+    seen, mean, deviation = case.target.inputs, float(case.x.mean()), float(case.x.std())
+    if seen is None:
+        return None
+    least, most = sorted((seen.deviation, deviation))
+    if most <= _MAX_RATIO * least and abs(mean - seen.mean) <= _MAX_SHIFT * most:
+        return None
+    return Finding(
+        f"these inputs have mean {mean:.3g} and standard deviation {deviation:.3g}, but in training the network got "
+        f"inputs with mean {seen.mean:.3g} and standard deviation {seen.deviation:.3g}: give the inputs as the network "
+        "got them in training."
+    )
+
+
+def _better_scale(case: Case) -> Finding | None:
+    """A scale with which the network does much better."""
     right, loss = case.last.argmax(1) == case.y, float(F.cross_entropy(case.last, case.y))
     if case.target.data is not None or int((~right).sum()) < _SURELY**2:  # with fewer errors, no scale can gain enough
         return None
