@@ -230,9 +230,8 @@ class DistilledDatamodel:
         """The network as it would be without some groups, or with other weights of groups: a plain ``nn.Module``.
 
         remove:  groups to leave out, by number or name
-        weights: how much each sample of a group counts, such as ``{"3/7": 0.5, "1/2": 2}``. A group of weight w moves
-                 the network by 1 − w times its displacement: 0 removes the group, 1 leaves it as it is. Groups that
-                 are not named keep the weight 1.
+        weights: how much each sample of a group counts, such as ``{"3/7": 0.5, "1/2": 2}``. 0 removes the group,
+                 1 leaves it as it is. Groups that are not named keep the weight 1.
 
         A removal that is beyond the reach of the datamodel (see ``beyond``) raises a warning.
         """

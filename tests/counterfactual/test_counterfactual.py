@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -6,7 +8,9 @@ from torch import nn
 import ddm
 from ddm.counterfactual import displaced as module
 from ddm.counterfactual.counterfactuals import Counterfactuals
+from ddm.counterfactual.displaced import multiples
 from ddm.curvature import gradients
+from ddm.distil.synset import Synset
 from ddm.errors import InputError
 
 
@@ -217,11 +221,54 @@ def displacement(datamodel, **changes):
     return datamodel.target.flat.vector(network.state_dict()) - datamodel.target.theta
 
 
-def test_the_displacement_is_linear_in_one_minus_the_weight(datamodel):
+def test_a_group_that_keeps_some_weight_resists_the_change_with_its_own_curvature(datamodel):
     one, other = displacement(datamodel, remove="3/1"), displacement(datamodel, remove="1/2")
+    own = dict(zip(datamodel.partition.names, datamodel.synset.own.tolist(), strict=True))
+
+    def multiple(weight, share):
+        return (1 - weight) * (1 - share) / (1 - (1 - weight) * share)
+
     for weight, further in ((0.5, 2), (0.9, 0.25), (3, 0)):
         found = displacement(datamodel, weights={"3/1": weight, "1/2": further})
-        torch.testing.assert_close(found, (1 - weight) * one + (1 - further) * other, rtol=1e-4, atol=1e-6)
+        wanted = multiple(weight, own["3/1"]) * one + multiple(further, own["1/2"]) * other
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_doubling_a_group_moves_the_network_less_than_removing_it(datamodel):
+    for group in datamodel.partition.names[::7]:
+        whole, double = displacement(datamodel, remove=group), displacement(datamodel, weights={group: 2})
+        assert double.norm() < whole.norm()
+
+
+def test_masks_give_the_same_models_whatever_the_own_shares_of_the_groups_are(datamodel):
+    shares = torch.rand(len(datamodel.partition), generator=torch.Generator().manual_seed(0))
+    mask = np.random.default_rng(0).random((20, len(datamodel.partition))) < 0.3
+    for removed in (mask, mask.astype(int), mask.astype(np.float32), mask.astype(float)):
+        assert torch.equal(multiples(torch.as_tensor(removed), shares).bool(), torch.as_tensor(mask))
+        models = [Counterfactuals(datamodel.target, replace(datamodel.synset, own=own)) for own in (None, shares)]
+        one, other = (model.parameters(removed) for model in models)
+        assert torch.equal(one, other)
+
+
+def test_a_synset_of_an_older_file_has_no_own_shares_and_moves_in_proportion_to_one_minus_the_weight(
+    datamodel, tmp_path
+):
+    replace(datamodel.synset, own=None).save(tmp_path / "old.safetensors")
+    old = Synset.load(tmp_path / "old.safetensors")
+    assert old.own is None
+    models = Counterfactuals(datamodel.target, old)
+    removed = np.zeros((1, len(old)))
+    removed[0, 3] = 1 - 2.0
+    wanted = datamodel.target.theta - models.directions(torch.tensor([3]))
+    torch.testing.assert_close(models.parameters(removed), wanted)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.0])
+def test_a_file_with_impossible_own_shares_is_refused(datamodel, tmp_path, value):
+    own = torch.full((len(datamodel.synset),), value)
+    replace(datamodel.synset, own=own).save(tmp_path / "synset.safetensors")
+    with pytest.raises(InputError, match="own needs one value for each group"):
+        Synset.load(tmp_path / "synset.safetensors")
 
 
 def test_weight_0_removes_a_group_and_weight_1_leaves_it(datamodel, digits):

@@ -44,8 +44,9 @@ def test_a_class_whose_groups_have_the_weight_0_is_removed_and_one_of_small_weig
         for weight in (0, 0.01)
     )
     torch.testing.assert_close(removed, classes[3], rtol=1e-3, atol=1e-5)
-    sums = datamodel.models.directions(torch.as_tensor(groups)).sum(0)
-    torch.testing.assert_close(reduced, 0.99 * sums, rtol=1e-3, atol=1e-5)
+    directions, own = datamodel.models.directions(torch.as_tensor(groups)), datamodel.synset.own[groups]
+    kept = 0.99 * (1 - own) / (1 - 0.99 * own)
+    torch.testing.assert_close(reduced, kept @ directions, rtol=1e-3, atol=1e-5)
 
 
 def test_the_fast_path_removes_whole_classes_too(datamodel, classes, digits):
@@ -62,6 +63,13 @@ def test_a_removed_class_is_predicted_no_more(datamodel, digits):
     with pytest.warns(UserWarning, match="2 whole classes"):
         network = datamodel.counterfactual([*groups_of(datamodel, 3), *groups_of(datamodel, 8)])
     assert not torch.isin(network(x).argmax(1), torch.tensor([3, 8])).any()
+
+
+def test_half_of_the_classes_removed_is_warned_of(datamodel):
+    half = [group for label in range(5) for group in groups_of(datamodel, label)]
+    with pytest.warns(UserWarning, match="5 whole classes and .* of the training data: it is rough"):
+        datamodel.counterfactual(half)
+    assert "5 whole classes" in datamodel.beyond(half)
 
 
 TEN = Partition(np.repeat(np.arange(20), 5), tuple(map(str, range(20))), np.arange(20) // 2, tuple("abcdefghij"))

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import ddm
+from ddm.counterfactual.displaced import multiples
 from ddm.distil.gradient import calibration
 from ddm.distil.gradient.calibration import calibrate_step_sizes, curvature_along_each
 
@@ -15,14 +16,13 @@ TOLERANCE = 0.05
 """A group's own curvature differs from that of all data by at most about √(D / (N/K)) = 0.17, and enters with 1/K."""
 
 
-def solve(x, y, kept):
-    """The exact minimiser (2, D) of the mean cross-entropy of a linear softmax model, by Newton's method."""
-    x, y = x[kept], y[kept]
+def solve(x, y, weights):
+    """The exact minimiser (2, D) of the weighted cross-entropy of a linear softmax model, by Newton's method."""
     difference = torch.zeros(D, dtype=torch.float64)
     for _ in range(50):
         p = torch.sigmoid(x @ difference)
-        slope = x.T @ (p - y) / len(x)
-        bend = (x.T * (p * (1 - p))) @ x / len(x)
+        slope = x.T @ (weights * (p - y)) / len(x)
+        bend = (x.T * (weights * p * (1 - p))) @ x / len(x)
         difference = difference - torch.linalg.solve(bend, slope)
     return torch.stack([-difference / 2, difference / 2])
 
@@ -43,7 +43,7 @@ def logistic(request):
     samples = ddm.Samples.from_arrays(x, y.long())
     x = samples.batch()[0].double()  # samples are stored in single precision
     groups = np.arange(N) % K
-    everything = torch.ones(N, dtype=torch.bool)
+    everything = torch.ones(N, dtype=torch.float64)
     optimum = linear(solve(x, y, everything))
     trajectory = ddm.Trajectory()
     for t in range(3):
@@ -61,7 +61,7 @@ def logistic(request):
             steps=300,
             curvature=60_000,  # random rows, so many that their noise stays within the tolerance
         )
-    without = [solve(x, y, torch.as_tensor(groups != k)) for k in range(K)]
+    without = [solve(x, y, torch.as_tensor(groups != k).double()) for k in range(K)]
     return samples, datamodel, without
 
 
@@ -74,6 +74,36 @@ def test_parameters_without_a_group_agree_with_the_exact_solution(logistic):
         found = datamodel._clusters.parameters(removed)[0] - theta.flatten()
         assert F.cosine_similarity(true, found, dim=0) > 0.99
         assert 1 - TOLERANCE < found.norm() / true.norm() < 1 + TOLERANCE
+
+
+@pytest.mark.parametrize("logistic", ["response"], indirect=True)
+@pytest.mark.parametrize("weight", [0.5, 2, 3, 6])
+def test_parameters_with_another_weight_of_a_group_agree_with_the_exact_solution(logistic, weight):
+    samples, datamodel, _ = logistic
+    (x, y), theta = samples.batch(), datamodel.target.theta
+    for group in range(0, K, 4):
+        weights = torch.where(torch.as_tensor(datamodel.partition.groups) == group, float(weight), 1.0).double()
+        true = solve(x.double(), y.double(), weights).flatten() - theta
+        found = datamodel.models.parameters((1 - weight) * datamodel.partition.mask(group)[None].astype(float))[0]
+        assert 1 - TOLERANCE < float((found - theta) @ true / true.square().sum()) < 1 + TOLERANCE
+
+
+@pytest.mark.parametrize("weight", [0, 0.25, 0.5, 2, 3, 10])
+def test_the_multiple_of_a_weight_is_exact_where_the_curvature_of_a_group_has_the_shape_of_the_whole(weight):
+    generator = torch.Generator().manual_seed(3)
+    parts = [torch.linalg.qr(torch.randn(n, D, generator=generator).double())[0] * n**0.5 for n in (30, 50, 20)]
+    x, groups = torch.cat(parts), torch.repeat_interleave(torch.arange(3), torch.tensor([30, 50, 20]))
+    y = torch.randn(100, generator=generator).double()
+
+    def least_squares(weights):
+        return torch.linalg.solve((x.T * weights) @ x, x.T @ (weights * y))
+
+    whole = least_squares(torch.ones(100).double())
+    moves = [least_squares((groups != group).double()) - whole for group in range(3)]
+    for group, share in enumerate((0.3, 0.5, 0.2)):
+        amount = multiples(torch.tensor([[1 - weight]]), torch.tensor([share]).double())[0, 0]
+        true = least_squares(torch.where(groups == group, float(weight), 1.0).double()) - whole
+        torch.testing.assert_close(amount * moves[group], true)
 
 
 def test_attributions_agree_with_exact_retraining(logistic):

@@ -189,6 +189,21 @@ def test_samples_that_do_not_look_like_those_of_the_training_are_refused_or_warn
     assert check_wrong(trained(digits.train, network), change(digits.train), words)
 
 
+@pytest.mark.parametrize(("scale", "offset"), [(0.5, 0.5), (2, -1), (0.5, 0), (2, 0), (10, 0), (1, 1)])
+def test_inputs_on_another_scale_than_the_recorder_saw_are_warned_of_even_if_the_network_tolerates_them(
+    scale, offset, own, digits
+):
+    found = checks.check(own, rescaled(digits.train, scale, offset))
+    (sentence,) = [sentence for sentence in sentences(found) if "as the network got them" in sentence]
+    assert "in training the network got inputs with mean" in sentence
+
+
+def test_labels_off_by_one_are_refused_if_the_network_has_an_output_too_many(digits):
+    target = trained(digits.train, lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 11)))
+    off = replace(digits.train, labels=digits.train.labels + 1, classes=(*digits.train.classes, "10"))
+    assert [finding.refused for finding in check_wrong(target, off, "number the labels as in training")] == [True]
+
+
 def test_a_network_that_learnt_nothing_gives_a_warning(digits):
     target = trained(digits.train, optimizer=sgd(lr=1e-7), epochs=1)
     (finding,) = checks.check(target, digits.train)

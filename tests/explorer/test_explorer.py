@@ -32,6 +32,7 @@ from ddm.explorer import (
     upload,
 )
 from ddm.explorer.explored_run import ExploredRun
+from ddm.explorer.page import Page
 from ddm.explorer.query import read_query, write_query
 from ddm.explorer.question import class_in_focus, pose_question
 from ddm.explorer.state import OBJECTIVES, State
@@ -64,6 +65,37 @@ def test_a_prediction_without_groups_is_that_of_the_counterfactual(run):
     assert found.after == pytest.approx(network(x).detach().double().softmax(1)[0].numpy(), abs=1e-6)
     assert found.before == pytest.approx(run.datamodel.target.outputs(x).double().softmax(1)[0].numpy(), abs=1e-6)
     assert np.abs(found.after - found.before).max() > 1e-4
+
+
+def test_every_answer_to_a_removal_beyond_reach_says_so_on_the_page(run):
+    remove = tuple(name for name in run.datamodel.partition.names if name[0] in "358")
+    for state, words in ((State(index=7, remove=remove), "3 whole classes"), (State(index=7, remove=remove[:1]), None)):
+        question = pose_question(run, state)
+        bars = panels.bars(run, state, removal.predict(run, state, question))
+        test_set = panels.test_set(run, state, removal.compare_confusions(run, state))
+        saved = Page(run)._save(state)
+        for panel in (bars, test_set, saved):
+            assert ("data-beyond" in panel) == (words is not None)
+            assert words is None or words in panel
+
+
+def test_single_groups_beyond_reach_are_said_beside_their_effects(tmp_path, target, digits):
+    datamodel = ddm.DistilledDatamodel.fit(
+        target, digits.train, partition=uneven_groups(digits.train), curvature=64, bank=8
+    )
+    run, state = ExploredRun(tmp_path, datamodel, digits), State(index=7)
+    question = pose_question(run, state)
+    ranking = influences.rank_groups(run, state, question)
+    assert ranking.beyond in panels.strongest(state, "3", ranking)
+    trace = influences.trace_answer(run, state, question)
+    said = datamodel.beyond(trace.group)
+    assert ("data-beyond" in panels.trail(run, state, question, trace)) == (said is not None)
+
+
+def uneven_groups(samples):
+    """Two groups in each class, one of them with a quarter of the samples."""
+    rank = np.array([np.count_nonzero(samples.labels[:row] == label) for row, label in enumerate(samples.labels)])
+    return [f"{label}/{int(place % 4 == 0)}" for label, place in zip(samples.labels.tolist(), rank, strict=True)]
 
 
 def test_with_nothing_removed_nothing_changes(run):

@@ -92,6 +92,26 @@ def test_a_recorded_loop_and_train_give_the_same_checkpoints_and_responses(name,
 # --- what the optimizer did ---
 
 
+def test_the_moments_of_the_inputs_are_those_of_all_samples(samples):
+    model = build()
+    optimizer = sgd(model)
+    with ddm.record(model, optimizer) as recorder:
+        loop(model, optimizer, samples)
+        model(samples.batch()[0] + 100)  # without a backward pass it is no training
+    seen, (x, _) = recorder.target().inputs, samples.batch()
+    assert seen.mean == pytest.approx(float(x.mean()), abs=1e-5)
+    assert seen.deviation == pytest.approx(float(x.std(correction=0)), rel=1e-5)
+
+
+def test_a_network_without_real_inputs_has_no_moments_of_inputs(samples):
+    model = nn.Sequential(nn.Embedding(10, 10))
+    optimizer = sgd(model)
+    with ddm.record(model, optimizer) as recorder:
+        F.cross_entropy(model(samples.labels), samples.labels).backward()
+        optimizer.step()
+    assert recorder.target().inputs is None
+
+
 def test_a_schedule_is_seen(samples):
     model = build()
     optimizer = sgd(model)
@@ -334,6 +354,56 @@ def test_steps_after_the_last_snapshot_belong_to_the_target(samples):
     target = recorder.target()
     assert target.trajectory.steps == [0, 30, 60]
     assert same_tensors(target.trajectory[-1], dict(model.state_dict()))
+
+
+def test_training_after_the_last_snapshot_belongs_to_the_target_without_an_optimizer_too(samples):
+    model = build()
+    recorder = ddm.Recorder(model)
+    for _ in range(2):
+        loop(model, sgd(model), samples)
+        if len(recorder.trajectory) == 1:
+            recorder.snapshot()
+    with pytest.warns(UserWarning, match="did not see the optimizer"):
+        target = recorder.target()
+    assert len(target.trajectory) == 3
+    assert same_tensors(target.trajectory[-1], dict(model.state_dict()))
+
+
+def test_training_after_the_recording_has_ended_is_refused(samples, refused):
+    model = build()
+    optimizer = sgd(model)
+    with ddm.record(model, optimizer) as recorder:
+        loop(model, optimizer, samples)
+    recorder.target()
+    loop(model, optimizer, samples)
+    with refused("changed after the recording had ended", "before you train on"):
+        recorder.target()
+
+
+def test_statistics_may_be_estimated_again_after_the_recording_has_ended(samples):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
+    optimizer = sgd(model)
+    with ddm.record(model, optimizer) as recorder:
+        loop(model, optimizer, samples)
+    with torch.no_grad():
+        model(samples.batch()[0])
+    assert same_tensors(recorder.target().trajectory[-1], dict(model.state_dict()))
+
+
+def test_an_interrupted_training_gives_the_target_as_it_was_when_interrupted(samples):
+    model = build()
+    optimizer = sgd(model)
+    with contextlib.suppress(KeyboardInterrupt), ddm.record(model, optimizer, every=1000) as recorder:
+        loop(model, optimizer, samples)
+        raise KeyboardInterrupt
+    assert same_tensors(recorder.target().trajectory[-1], dict(model.state_dict()))
+
+
+def test_a_snapshot_takes_no_length_because_the_recorder_reads_the_learning_rates_of_adam_and_all_others(samples):
+    model = build()
+    recorder = ddm.Recorder(model, torch.optim.Adam(model.parameters()))
+    with pytest.raises(TypeError, match="length"):
+        recorder.snapshot(length=0.1)
 
 
 def test_averaged_weights_are_recorded_if_they_are_handed_over(samples):

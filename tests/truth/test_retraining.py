@@ -56,6 +56,16 @@ def test_retraining_equals_training_without_the_rows_bit_for_bit(target, samples
             assert same_tensors(state, state_of(ddm.train(tiny(), samples, recipe, without=rows).network))
 
 
+def test_a_target_with_the_largest_seed_has_other_batch_orders_too(samples, tmp_path):
+    largest = replace(RECIPE, epochs=1, seed=2**32 - 1)
+    target = ddm.train(tiny(), samples, largest)
+    orders = [next(Retraining(target, samples, tmp_path, workers=1).states([NOTHING], order)) for order in range(3)]
+    assert same_tensors(orders[0], state_of(target.network))
+    for order in (1, 2):
+        recipe = replace(largest, seed=order - 1)
+        assert same_tensors(orders[order], state_of(ddm.train(tiny(), samples, recipe).network))
+
+
 def test_retraining_on_all_samples_in_the_targets_batch_order_gives_the_target(target, samples, tmp_path):
     state, other = (next(Retraining(target, samples, tmp_path, workers=1).states([NOTHING], order)) for order in (0, 1))
     assert same_tensors(state, target.trajectory[-1])

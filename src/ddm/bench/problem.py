@@ -24,6 +24,7 @@ from ddm.bench.setup import Setup, short_hash
 from ddm.bench.truths import StoredTruth
 from ddm.compute import engine
 from ddm.compute.files import read_json, write_json
+from ddm.compute.one_thread import one_thread
 from ddm.counterfactual import designs
 from ddm.data.samples import Data, Samples
 from ddm.datamodel import DistilledDatamodel
@@ -135,7 +136,7 @@ class Problem:
     def target(self) -> Target:
         """The target, trained on one thread."""
         folder = self.target_folder / "trajectory"
-        with engine.one_thread():
+        with one_thread():
             target = train(self.network, self.train, self.setup.recipe, loss=self.loss, directory=folder)
         if self.stored is not None:
             self.stored.check_target(target.outputs(self.effect_query.inputs()))
@@ -145,7 +146,7 @@ class Problem:
         """A target trained with another batch order from the same initial weights; order 0 is the target itself."""
         if not order:
             return self.target
-        recipe = replace(self.setup.recipe, seed=self.setup.recipe.seed + order)
+        recipe = self.setup.recipe.with_order(order)
         folder = self.target_folder / f"trajectory-{order}"
         return train(self.network, self.train, recipe, loss=self.loss, directory=folder)
 

@@ -21,9 +21,9 @@ from ddm.bench.output import Report, Row
 from ddm.bench.problem import Problem
 from ddm.bench.setup import Setup
 from ddm.bench.timing import with_cpu_seconds
-from ddm.compute import engine
 from ddm.compute.files import read_json, write_json
 from ddm.compute.memory import peak_bytes
+from ddm.compute.one_thread import one_thread
 from ddm.compute.progress import bar
 from ddm.data.samples import Data, Samples
 from ddm.datamodel import DistilledDatamodel
@@ -150,7 +150,7 @@ def _cached_fit(setup: Setup, work: Path, parts: int) -> Row:
 def measure_fit(setup: Setup, work: Path, parts: int) -> Row:
     """Measure a fit in this process, which must do nothing else."""
     problem = DividedClasses(setup, work, parts)
-    with engine.one_thread():
+    with one_thread():
         training = timing.training_seconds(problem)
         target, samples, settings = problem.target, problem.train, setup.settings
         partition, clustering = with_cpu_seconds(

@@ -9,7 +9,7 @@ from ddm.bench.methods import TITLES, settings_of
 from ddm.bench.output import Report, Row
 from ddm.bench.problem import Problem
 from ddm.bench.timing import with_cpu_seconds
-from ddm.compute import engine
+from ddm.compute.one_thread import one_thread
 from ddm.datamodel import DistilledDatamodel
 
 METHODS = ["centroid", "trak", "ekfac", "koh-cg"]
@@ -26,7 +26,7 @@ _QUESTIONS, _WARM_UP = 50, 200
 
 def run(problem: Problem) -> Report:
     """Time each method offline, per question and for a thousand questions, all on one thread, one after another."""
-    with engine.one_thread():
+    with one_thread():
         training = timing.training_seconds(problem)
         rows = [*_datamodel_rows(problem), _retraining_row(problem, training)]
         rows += [_baseline_row(problem, method) for method in METHODS]

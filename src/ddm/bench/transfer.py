@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -215,7 +215,7 @@ class TeacherStudy:
 
     def _student_task(self, teacher: State, order: int) -> StudentTask:
         problem, network = self.problem, self._new_student()
-        recipe = replace(problem.setup.recipe, seed=problem.setup.recipe.seed + order)
+        recipe = problem.setup.recipe.with_order(order)
         facts = [hash_of_state(teacher), recipe.to_dict(), network.spec, BALANCE, TEMPERATURE]
         path = self.folder / "students" / f"{short_hash(facts, _DIGITS)}.safetensors"
         logits = torch.empty(0)

@@ -60,7 +60,6 @@ def run_demo(out: Path, config: Config) -> dict[str, Any]:
 def describe_demo(console: Console, found: dict[str, Any]) -> None:
     """Print the results of a demo, and what to try next."""
     from ddm.cli.text import describe_audit, describe_run
-    from ddm.plots.units import change_text
     from ddm.truth.audit import Audit
 
     out = found["run"]
@@ -70,17 +69,7 @@ def describe_demo(console: Console, found: dict[str, Any]) -> None:
     describe_audit(console, Audit.from_dict(found["audit"]))
     for title, story in found["examples"].items():
         console.print(f"\n{title.upper()}: test image {story['index']}")
-        console.print(f"Its true class is {story['label']}; the model says {story['said']} ({story['prediction']}).")
-        drivers = ", ".join(f"{group} ({change_text(effect, True)})" for group, effect in story["drivers"].items())
-        console.print(
-            f"Groups that drive it, with the change of the probability of {story['said']} without each: {drivers}."
-        )
-        console.print(
-            f"Trace: class {story['class']}, then group {story['group']}, found with {story['fine_tunings']} "
-            f"fine-tunings instead of {story['full_search']}."
-        )
-        console.print(f"Without {', '.join(story['drivers'])} the model would say: {story['prediction_without']}.")
-        console.print(f"Picture: {story['picture']}")
+        _describe_example(console, story)
     if found["report"] is not None:
         console.print("\nREPORT")
         console.print(f"Open {found['report']} in a browser.")
@@ -94,6 +83,24 @@ def describe_demo(console: Console, found: dict[str, Any]) -> None:
     console.print("ddm fit mnist --root data/mnist --limit 5000 --out runs/mnist")
     if found["report"] is None:
         console.print(f"pip install 'distilled-datamodel[report]' && ddm report {out}")
+
+
+def _describe_example(console: Console, story: dict[str, Any]) -> None:
+    """Print a prediction, the groups that drive it, and the prediction without them."""
+    from ddm.plots.units import change_text
+
+    console.print(f"Its true class is {story['label']}; the model says {story['said']} ({story['prediction']}).")
+    drivers = ", ".join(f"{group} ({change_text(effect, True)})" for group, effect in story["drivers"].items())
+    console.print(
+        f"Groups that drive it, with the change of the probability of {story['said']} without each: {drivers}."
+    )
+    console.print(
+        f"Trace: class {story['class']}, then group {story['group']}, found with {story['fine_tunings']} "
+        f"fine-tunings instead of {story['full_search']}."
+    )
+    rough = "" if story["beyond"] is None else f" {story['beyond']}"
+    console.print(f"Without {', '.join(story['drivers'])} the model would say: {story['prediction_without']}.{rough}")
+    console.print(f"Picture: {story['picture']}")
 
 
 def _write_page(datamodel: DistilledDatamodel, data: Data, out: Path, facts: dict[str, Any]) -> str | None:
@@ -136,7 +143,7 @@ def _explain(datamodel: DistilledDatamodel, samples: Samples, index: int, out: P
     outputs = datamodel.target.outputs(x[None])[0]
     attribution = datamodel.attribute((x, label), "probabilities")
     drivers = {attribution.names[k]: float(attribution.scores[k]) for k in np.argsort(attribution.scores)[:_REMOVED]}
-    without = datamodel.counterfactual(drivers)(x[None])[0].detach()
+    without = datamodel.outputs(x[None], datamodel.partition.mask(list(drivers))[None])[0, 0]
     trace = datamodel.trace((x, label))
     picture = out / f"effects-{index}.png"
     plots.save(attribution.plot(), picture)
@@ -151,5 +158,6 @@ def _explain(datamodel: DistilledDatamodel, samples: Samples, index: int, out: P
         "fine_tunings": trace.models,
         "full_search": trace.full,
         "prediction_without": predictions(without, classes),
+        "beyond": datamodel.beyond(drivers),
         "picture": str(picture),
     }

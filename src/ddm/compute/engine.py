@@ -24,6 +24,7 @@ import torch
 
 from ddm.compute import progress
 from ddm.compute.backends import Backend
+from ddm.compute.one_thread import one_thread
 from ddm.compute.validation import check_upper_bounds
 from ddm.errors import InputError
 
@@ -72,17 +73,6 @@ def count_cores() -> int:
 
     count: int = cpu_count()
     return count
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one thread, as every task does. More threads would add floats in another order and change results."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 _depth = 0

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from ddm.errors import InputError
 
+SEEDS = 2**32
+"""Number of random seeds: 0 and above, below this."""
+
 _STRINGS = "a table of names and words"
 
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
@@ -71,8 +74,8 @@ def _check_range(name: str, value: Any, annotation: str) -> None:
     if "float" in annotation and isinstance(value, int) and abs(value) > 2**53:
         raise InputError(f"{name} is too large: give a number below {2**53:,}.")
     check_upper_bounds(**{name: value})
-    if name == "seed" and not 0 <= value < 2**32:
-        raise InputError(f"seed must lie in 0 to {2**32 - 1}, not {value}.")
+    if name == "seed" and not 0 <= value < SEEDS:
+        raise InputError(f"seed must lie in 0 to {SEEDS - 1}, not {value}.")
 
 
 def are_unique_names(values: Sequence[Any]) -> bool:

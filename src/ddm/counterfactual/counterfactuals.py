@@ -1,9 +1,10 @@
 """Counterfactuals θ_p: the target after fine-tuning on the synset of the removed groups, ℱ(S_κ : p(κ) = 0).
 
-    θ ← θ − Σ_κ removed_κ (α_κ / T) ∇L(θ; S_κ),    T times, from θ_τ.
+    θ ← θ − Σ_κ m_κ (α_κ / T) ∇L(θ; S_κ),    T times, from θ_τ.
 
-removed_κ is 1 for a removed group, 0 for a group that stays, and 1 − w for a group of weight w. With T = 1 every model
-is θ_τ plus multiples of K fixed directions, which are computed once.
+m_κ is 1 for a removed group, 0 for a group that stays, and a multiple that depends on w for a group of weight w
+(``ddm.counterfactual.displaced``). With T = 1 every model is θ_τ plus multiples of K fixed directions, which are
+computed once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ddm.compute.once import Once
-from ddm.counterfactual.displaced import Models, sums
+from ddm.counterfactual.displaced import Models, multiples, sums
 from ddm.curvature.gradients import jacobian, together
 from ddm.distil.synset import Synset
 from ddm.distil.synset_gradients import synset_gradients
@@ -25,7 +26,7 @@ class Counterfactuals(Models):
     """The models that would have been trained without some groups, or with other weights of groups."""
 
     def __init__(self, target: Target, synset: Synset) -> None:
-        self.target, self.synset = target, synset
+        self.target, self.synset, self.own = target, synset, synset.own
         self._images = synset.images.to(target.theta)
         self._targets = synset.targets.to(target.theta)
         self._step_sizes = synset.step_sizes.to(target.theta)
@@ -47,15 +48,15 @@ class Counterfactuals(Models):
     def parameters(self, removed: np.ndarray | Tensor) -> Tensor:
         """θ_p ``(M, P)`` for M perturbations ``removed (M, K)``."""
         if self.synset.steps > 1:
-            return torch.stack([self._finetune(row) for row in self._check(removed)])
+            return torch.stack([self._finetune(row) for row in multiples(self._check(removed), self.own)])
         return super().parameters(removed)
 
-    def _finetune(self, removed: Tensor) -> Tensor:
-        """θ_p ``(P,)`` after T steps on the synsets of the groups, for one perturbation ``(K,)``."""
-        groups = removed.nonzero()[:, 0]
+    def _finetune(self, amounts: Tensor) -> Tensor:
+        """θ_p ``(P,)`` after T steps on the synsets of the groups, for the multiples ``(K,)`` of one perturbation."""
+        groups = amounts.nonzero()[:, 0]
         theta = self.target.theta
         for _ in range(self.synset.steps):
-            parts = [sums(removed[None, some], self._steps(some, theta)) for some in groups.split(self._batch_size)]
+            parts = [sums(amounts[None, some], self._steps(some, theta)) for some in groups.split(self._batch_size)]
             theta = theta + torch.cat(parts).sum(0) / self.synset.steps
         return theta
 

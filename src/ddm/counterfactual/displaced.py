@@ -2,6 +2,11 @@
 
 ``removed (M, K)`` says how much of each group a model lacks: 1 − w for a group of weight w. 1 (or True) removes the
 group, 0 keeps it as it is, ½ halves its weight, and −1 doubles it. A mask is the special case of 0 and 1.
+
+A group of weight w still resists the change with w times its own curvature. With u the group's own share of the
+curvature along the direction, the model moves by this multiple of the displacement that the removal causes:
+
+    (1 − w)(1 − u) / (1 − (1 − w)u)
 """
 
 from __future__ import annotations
@@ -30,10 +35,13 @@ _FEW_INPUTS, _FEW_PARAMETERS = 4, 250_000
 
 
 class Models:
-    """The models θ_p = θ_τ + Σ_κ removed_κ d_κ for K directions ``(K, P)``."""
+    """The models θ_p = θ_τ + Σ_κ m_κ d_κ for K directions ``(K, P)``, with the multiples m of ``multiples``.
 
-    def __init__(self, target: Target, directions: Tensor) -> None:
-        self.target = target
+    own: u_κ ``(K,)``, the groups' own shares of the curvature; None counts as 0
+    """
+
+    def __init__(self, target: Target, directions: Tensor, own: Tensor | None = None) -> None:
+        self.target, self.own = target, own
         self._directions = directions
 
     def __len__(self) -> int:
@@ -46,7 +54,7 @@ class Models:
 
     def parameters(self, removed: np.ndarray | Tensor) -> Tensor:
         """θ_p ``(M, P)`` for M perturbations ``removed (M, K)``."""
-        removed, theta = self._check(removed), self.target.theta
+        removed, theta = multiples(self._check(removed), self.own), self.target.theta
         if self._fits_budget:
             return theta + sums(removed, self.directions(None))
         models = theta.repeat(len(removed), 1)
@@ -66,7 +74,7 @@ class Models:
     def stacks(self, removed: np.ndarray | Tensor, x: Tensor, *, fast: bool = False) -> Iterator[Tensor]:
         """Logits ``(m, n, L)`` of the target and then of each perturbed model, in batches of a few models.
 
-        ``fast`` computes them from one Jacobian of the target instead of from M models: f + J Σ removed_κ d_κ, which
+        ``fast`` computes them from one Jacobian of the target instead of from M models: f + J Σ m_κ d_κ, which
         agrees to first order in the step.
         """
         removed, x = self._check(removed), x.to(self.target.device)
@@ -84,9 +92,9 @@ class Models:
 
     def _linear(self, removed: Tensor, x: Tensor) -> Iterator[Tensor]:
         base, changes = self.target.outputs(x), self.changes(removed.any(0).nonzero()[:, 0], x)
-        removed = removed[:, removed.any(0)].to(changes)
+        amounts = multiples(removed, self.own)[:, removed.any(0)].to(changes)
         yield base[None]
-        for some in removed.split(max(1, _TOGETHER // max(1, base.numel()))):
+        for some in amounts.split(max(1, _TOGETHER // max(1, base.numel()))):
             yield base + torch.einsum("mk,knl->mnl", some, changes)
 
     def changes(self, groups: Tensor, x: Tensor) -> Tensor:
@@ -127,6 +135,17 @@ class Models:
         if not removed.isfinite().all():
             raise InputError("perturbations hold NaN or infinite values: give a mask, or 1 − weight for each group.")
         return removed
+
+
+def multiples(removed: Tensor, own: Tensor | None) -> Tensor:
+    """m ``(M, K)``, how many times its direction each group moves a model, for ``removed (M, K)``.
+
+    0 and 1 stay exactly 0 and 1, so a mask has the same models whatever the groups' own shares ``own (K,)`` are.
+    """
+    if own is None or removed.dtype == torch.bool:
+        return removed
+    own = own.cpu().double()
+    return removed * (1 - own) / (1 - removed * own)
 
 
 def sums(removed: Tensor, directions: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ddm.compute.engine import one_thread
+from ddm.compute.one_thread import one_thread
 from ddm.compute.stopwatch import time_mean
 from ddm.curvature.gradients import loss_gradient
 from ddm.data.samples import Samples

@@ -50,6 +50,8 @@ class Synset:
     hard:       True if targets stand for plain labels
     shared:     True if all groups have the same images; their loss is then the cross-entropy, whatever the target's is
     stopped:    by name of a group, why its matching was stopped; such a group cannot be removed
+    own:        ``(K,)`` u_κ, each group's own share of the curvature along its response, at least 0 and less than 1;
+                models with other weights of groups need it. None, as in older files, counts as 0
     damping:    how the damping of response matching was chosen: the multiple ``scale``, and the gain of each tried
     origin:     fingerprints of the network, the target and the data that it was distilled for
     """
@@ -62,6 +64,7 @@ class Synset:
     steps: int = 1
     hard: bool = False
     shared: bool = False
+    own: Tensor | None = None
     stopped: dict[str, str] = field(default_factory=dict)
     damping: dict[str, float] = field(default_factory=dict)
     origin: Mapping[str, str] = field(default_factory=dict)
@@ -89,14 +92,17 @@ class Synset:
         """One synset of all groups of the parts, in the order of ``names``."""
         position = {name: number for number, name in enumerate(name for part in parts for name in part.names)}
         order = torch.tensor([position[name] for name in names])
-        keys = ("targets", "step_sizes", "alignment", *(() if parts[0].shared else ("images",)))
+        keys = ["targets", "step_sizes", "alignment"]
+        keys += [] if parts[0].shared else ["images"]
+        keys += ["own"] if all(part.own is not None for part in parts) else []
         tensors: dict[str, Any] = {key: torch.cat([getattr(part, key) for part in parts])[order] for key in keys}
         stopped = {name: why for part in parts for name, why in part.stopped.items()}
-        return replace(parts[0], names=tuple(names), stopped=stopped, **tensors)
+        return replace(parts[0], names=tuple(names), stopped=stopped, **{"own": None, **tensors})
 
     def save(self, path: Path | str) -> None:
         """Write the synset to one safetensors file."""
         tensors = {name: getattr(self, key) for key, name in _STORED.items()}
+        tensors |= {} if self.own is None else {"own": self.own}
         metadata: dict[str, Any] = {"names": self.names, "steps": self.steps, "hard": self.hard, "shared": self.shared}
         metadata |= {"stopped": self.stopped, "damping": self.damping, "origin": self.origin}
         write_tensors(Path(path), tensors, metadata)
@@ -129,6 +135,8 @@ class Synset:
             raise ValueError("lengths and alignment need one value for each group")
         if not all(getattr(self, key).is_floating_point() for key in _STORED):
             raise ValueError("images, targets, lengths and alignment must be floating-point tensors")
+        if self.own is not None and not _are_shares(self.own, groups):
+            raise ValueError("own needs one value for each group, at least 0 and less than 1")
         if not 0 < self.damping.get("scale", 1.0) < math.inf:
             raise ValueError("the damping must be positive")
         if not self.stopped.keys() <= set(self.names):
@@ -174,3 +182,9 @@ class Synset:
             ("groups that could not be distilled", ", ".join(self.stopped) or "none"),
         ]
         return html.table(("synset", ""), facts)
+
+
+def _are_shares(values: Tensor, groups: int) -> bool:
+    """True for one floating-point number per group, at least 0 and less than 1."""
+    fits = values.shape == (groups,) and values.is_floating_point()
+    return fits and bool(((values >= 0) & (values < 1)).all())

@@ -75,6 +75,10 @@ class ExploredRun:
         """True if the group was distilled, so that the datamodel can remove it."""
         return group not in self.datamodel.synset.stopped
 
+    def beyond(self, remove: tuple[str, ...]) -> str | None:
+        """A sentence that says why the model without these groups is rough; None if it is within reach."""
+        return self.datamodel.beyond(remove) if remove else None
+
     def retraining(self) -> Retraining:
         """Real retraining, which caches its models in the run. One process, so that the estimated time is right."""
         return Retraining(self.datamodel.target, self.data.train, self.folder / EXACT, workers=1)

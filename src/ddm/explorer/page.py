@@ -222,6 +222,7 @@ class Page:
         return (
             f"<p>Saved the model without {escape(', '.join(state.remove))} in the run's folder: "
             f"<code data-saved>{escape(where)}</code> (read it with ddm.networks.load).</p>"
+            f"{panels.rough(self.run.beyond(state.remove))}"
         )
 
     def _compare(self, state: State | None) -> Iterator[str]:

@@ -32,6 +32,11 @@ def notice(sentences: Sequence[str]) -> str:
     return "".join(f"<p class='ddm-notice' role='alert'>{escape(sentence)}</p>" for sentence in sentences)
 
 
+def rough(sentence: str | None) -> str:
+    """The sentence that an answer is beyond reach, beside the answer; empty for one within reach."""
+    return "" if sentence is None else f"<p class='ddm-notice' data-beyond>{escape(sentence)}</p>"
+
+
 def image(run: ExploredRun, state: State, question: Question) -> str:
     """The image of the question, with the verdict."""
     sentence = escape(sentences.verdict(run, state, question))
@@ -56,7 +61,7 @@ def bars(run: ExploredRun, state: State, prediction: Prediction) -> str:
     hidden = len(prediction.before) - len(order)
     rest = f"<p class='ddm-small'>{hidden} less likely classes are not shown.</p>" if hidden else ""
     return (
-        f"<p data-removal>{sentence}</p><table class='ddm-bars'><thead><tr><th>class</th>"
+        f"<p data-removal>{sentence}</p>{rough(prediction.beyond)}<table class='ddm-bars'><thead><tr><th>class</th>"
         f"<th><i class='ddm-key ddm-before'></i>with all groups</th>"
         f"<th><i class='ddm-key ddm-after'></i>without the ticked groups</th>"
         f"</tr></thead><tbody>{rows}</tbody></table>{rest}"
@@ -92,7 +97,7 @@ def trail(run: ExploredRun, state: State, question: Question, trace: Trace) -> s
     cost = f"Computed with {trace.models} fine-tunings instead of {trace.full}." if trace.models < trace.full else ""
     return (
         f"<div class='ddm-trail' data-group='{escape(trace.group, quote=True)}'>{'<b>→</b>'.join(steps)}</div>"
-        f"<p class='ddm-small'>{cost}</p>"
+        f"<p class='ddm-small'>{cost}</p>{rough(run.beyond((trace.group,)))}"
     )
 
 
@@ -124,7 +129,7 @@ def strongest(state: State, name: str, effects: Attribution, count: int = 5) -> 
     return (
         f"<p>{escape(sentences.objective_noun(state, name).capitalize())} is "
         f"<b data-baseline>{sentences.value_text(state, float(effects.baseline[0]))}</b> with all groups.</p>"
-        f"<ol class='ddm-list'>{rows}</ol>"
+        f"<ol class='ddm-list'>{rows}</ol>{rough(effects.beyond)}"
     )
 
 
@@ -153,7 +158,7 @@ def test_set(run: ExploredRun, state: State, confusions: Confusions) -> str:
     which = f"{total} test images" if count == total else f"{count} of {total} test images"
     head = (
         f"<p>Accuracy on {which}: <b data-accuracy='before'>{before:.2%}</b> → "
-        f"<b data-accuracy='after'>{after:.2%}</b> ({_points(after - before)}).</p>"
+        f"<b data-accuracy='after'>{after:.2%}</b> ({_points(after - before)}).</p>{rough(confusions.beyond)}"
     )
     if len(run.classes) > MAX_MATRIX_CLASSES:
         return head + _changed_cells(run, confusions)

@@ -23,15 +23,20 @@ NO_GROUP = "no group is removed: tick a group first."
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Probabilities of the classes ``(L,)``, with all groups and without the removed ones."""
+    """Probabilities of the classes ``(L,)``, with all groups and without the removed ones.
+
+    beyond: a sentence that says why the answer is rough; None if it is within reach
+    """
 
     before: np.ndarray
     after: np.ndarray
+    beyond: str | None = None
 
 
 def predict(run: ExploredRun, state: State, question: Question) -> Prediction:
     """The model's answer for the image, before and after the removal."""
-    return Prediction(probabilities(question.logits)[0], probabilities(logits_without(run, state, question))[0])
+    before, after = question.logits, logits_without(run, state, question)
+    return Prediction(probabilities(before)[0], probabilities(after)[0], run.beyond(state.remove))
 
 
 def logits_without(run: ExploredRun, state: State, question: Question) -> Tensor:
@@ -50,10 +55,14 @@ def probabilities(logits: Tensor) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Confusions:
-    """Confusion matrices ``(L, L)``, true × predicted, with all groups and without the removed ones."""
+    """Confusion matrices ``(L, L)``, true × predicted, with all groups and without the removed ones.
+
+    beyond: a sentence that says why the answer is rough; None if it is within reach
+    """
 
     before: np.ndarray
     after: np.ndarray
+    beyond: str | None = None
 
     @property
     def accuracy(self) -> tuple[float, float]:
@@ -63,7 +72,7 @@ class Confusions:
 
 def compare_confusions(run: ExploredRun, state: State) -> Confusions:
     """The errors on the test images, before and after the removal."""
-    return Confusions(run.confusion_counts(()), run.confusion_counts(state.remove))
+    return Confusions(run.confusion_counts(()), run.confusion_counts(state.remove), run.beyond(state.remove))
 
 
 def accuracy_of(counts: np.ndarray) -> float:

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ddm.compute.validation import check_fields
+from ddm.compute.validation import SEEDS, check_fields
 from ddm.errors import InputError
 from ddm.training import augmentation
 from ddm.training.optimizers import OPTIMIZERS
@@ -76,6 +76,10 @@ class Recipe:
     def with_lr(self, default: float) -> Recipe:
         """The same recipe, with the learning rate ``default`` if it has none."""
         return replace(self, lr=default) if self.lr is None else self
+
+    def with_order(self, order: int) -> Recipe:
+        """The same recipe with another batch order; order 0 is its own. Seeds begin again at 0 after the largest."""
+        return replace(self, seed=(self.seed + order) % SEEDS)
 
     @property
     def rate(self) -> float:

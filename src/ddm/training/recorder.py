@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
 
 from ddm.errors import InputError
-from ddm.networks.state import State, check_state, shapes_of, state_of
+from ddm.networks.state import State, check_state, hash_of_state, shapes_of, state_of
 from ddm.training.losses import Loss, SampleLoss, sample_loss
 from ddm.training.probes import Probe, contradiction, mean_scale
 from ddm.training.target import Target
@@ -86,6 +86,7 @@ class Recorder:
         self._step = 0
         self._probes: list[list[Probe]] = []
         self._watch = None if optimizer is None else Watch(network, optimizer, self._after_step)
+        self._end: str | None = None
         if resume is None:
             self.trajectory = Trajectory(directory)
             self.trajectory.append(self._state(), 0, 0.0)
@@ -121,6 +122,7 @@ class Recorder:
     def close(self) -> None:
         """Remove all hooks. The recorder sees no further steps."""
         if self._watch is not None:
+            self._end = self._end or self._parameters()
             self._watch.close()
 
     def target(self, loss: Loss = F.cross_entropy, device: str | torch.device = "cpu") -> Target:
@@ -129,6 +131,11 @@ class Recorder:
         loss: the loss of the training: one of torch's losses, a function that returns one value per sample ``(b,)``,
               or any other function that is a mean or a sum over the batch
         """
+        if self._end not in (None, self._parameters()):
+            raise InputError(
+                "the parameters changed after the recording had ended: record the whole training, or call target "
+                "before you train on."
+            )
         self.finish()
         self.close()
         if len(self.trajectory) < 2:
@@ -138,7 +145,8 @@ class Recorder:
             warnings.warn(sentence, stacklevel=2)
         if self._loss is None and self._watch is not None:
             self._rescale(each)
-        return Target(self.network, self.trajectory, each, device=device)
+        inputs = self._watch.inputs if self._watch is not None and self._watch.inputs.known else None
+        return Target(self.network, self.trajectory, each, device=device, inputs=inputs)
 
     def _warnings(self, loss: SampleLoss) -> Iterator[str]:
         """Sentences on facts that the recorder could not see, and on gradients that the loss does not explain."""
@@ -179,6 +187,10 @@ class Recorder:
 
     def _state(self) -> State:
         return state_of(self._averaged)
+
+    def _parameters(self) -> str:
+        """Hash of the parameters. Buffers may change after a training: statistics of BatchNorm are estimated again."""
+        return hash_of_state(dict(self._averaged.named_parameters()))
 
     def state_dict(self) -> dict[str, Any]:
         """The recording between two steps: numbers under ``facts``, tensors under ``tensors``.

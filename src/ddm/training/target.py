@@ -18,6 +18,7 @@ from ddm.data.samples import Samples
 from ddm.errors import InputError
 from ddm.networks.flat import FlatNetwork
 from ddm.networks.state import State, architecture, check_state, fingerprint_of, load_state, shapes_of
+from ddm.training.input_moments import InputMoments
 from ddm.training.losses import Loss, sample_loss
 from ddm.training.recipe import Recipe
 from ddm.training.trajectory import Trajectory
@@ -31,6 +32,7 @@ class Target:
     loss:       the loss that it was trained with, for each sample and as their mean
     recipe:     the recipe that ``train`` used; None for a recorded training
     data:       fingerprint of the training set that ``train`` used; None for a recorded training
+    inputs:     moments of the inputs that a recorder saw; None if it saw none
     theta:      θ_τ ``(P,)``
     fixed:      the frozen parameters and buffers of θ_τ
     statistics: running statistics by checkpoint, which replace the recorded ones (``ddm.training.statistics``)
@@ -44,10 +46,11 @@ class Target:
         recipe: Recipe | None = None,
         device: str | torch.device = "cpu",
         data: str | None = None,
+        inputs: InputMoments | None = None,
     ) -> None:
         trajectory.check()
         self.device = device_of(device)
-        self.data = data
+        self.data, self.inputs = data, inputs
         self.flat = FlatNetwork(_freeze_untrained(network, trajectory))
         self.flat.network.to(self.device)
         self.shapes = shapes_of(self.flat.network)

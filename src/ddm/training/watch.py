@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ddm.errors import InputError
 from ddm.networks.state import State
 from ddm.training.gradient_watch import GradientWatch
+from ddm.training.input_moments import InputMoments
 from ddm.training.optimizers import describing
 from ddm.training.probes import Probe
 from ddm.training.steps import Steps, TensorSteps
@@ -27,6 +28,7 @@ class Watch:
     network:     the network whose parameters the optimizer trains
     description: the optimizer's entry in ``ddm.training.optimizers``; None if it has none
     on_step:     called after each step
+    inputs:      moments of the inputs of the first batches
     """
 
     def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, on_step: Callable[[], object]) -> None:
@@ -38,6 +40,7 @@ class Watch:
         self._gradients = GradientWatch(network.parameters())
         self._clipping, self._samples, self._depth = 1.0, 0, 0
         self._pending: Probe | None = None
+        self.inputs = InputMoments()
         self._sums: dict[str, list[Any]] = {}
         self._moments: State = {}
         self._probes: list[Probe] = []
@@ -112,13 +115,14 @@ class Watch:
         ]
         self.late = False
 
-    def _after_forward(self, _module: nn.Module, _inputs: Any, outputs: Any) -> None:
+    def _after_forward(self, _module: nn.Module, inputs: Any, outputs: Any) -> None:
         if isinstance(outputs, Tensor) and outputs.requires_grad and torch.is_grad_enabled() and outputs.dim():
-            seen = outputs.detach()
-            outputs.register_hook(lambda slopes: self._after_outputs(seen, slopes))
+            seen, measured = outputs.detach(), self.inputs.measure(inputs)
+            outputs.register_hook(lambda slopes: self._after_outputs(seen, slopes, measured))
 
-    def _after_outputs(self, outputs: Tensor, slopes: Tensor) -> None:
+    def _after_outputs(self, outputs: Tensor, slopes: Tensor, measured: Tensor | None) -> None:
         """Count the samples of a step. A backward pass that finds no gradients starts a new sum of gradients."""
+        self.inputs.add(measured)
         if self._gradients.found_none:
             self._samples = 0
             self._gradients.forget()

@@ -11,7 +11,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -168,7 +168,7 @@ class _Recipe:
     device: str
 
     def __call__(self, rows: np.ndarray, order: int) -> nn.Module:
-        recipe = replace(self.recipe, seed=self.recipe.seed + order)
+        recipe = self.recipe.with_order(order)
         return train(self.network, self.samples, recipe, loss=self.loss, without=rows, device=self.device).network
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ddm.compute.backends import Backend
-from ddm.compute.engine import Engine, count_cores, one_thread
+from ddm.compute.engine import Engine, count_cores
+from ddm.compute.one_thread import one_thread
 from ddm.compute.stopwatch import time_mean
 from ddm.distil.blocks import Block
 from ddm.distil.estimate import MatchingEstimate, backward_seconds

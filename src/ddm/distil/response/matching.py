@@ -97,15 +97,15 @@ class ResponseMatching:
         self, partition: Partition, upper: Partition | None, block: Block, advance: Advance
     ) -> Iterator[LevelSynset]:
         """The synsets of a block's clusters, then of its classes."""
-        responses, clusters = self.responses_of(partition, upper, block, advance), len(block.clusters)
+        (responses, own), clusters = self._solve(partition, upper, block, advance), len(block.clusters)
         closed = self._close_classes(upper, block, responses[clusters:], advance)
         encoding = self._encode(responses, closed, lambda rows: advance(_ROW * rows))
         if clusters:
             names = [partition.names[group] for group in block.clusters]
-            yield "cluster", self._synset(names, encoding, slice(None, clusters))
+            yield "cluster", self._synset(names, encoding, slice(None, clusters), own[:clusters])
         if block.classes and upper is not None:
             names = [upper.names[group] for group in block.classes]
-            yield "class", self._synset(names, encoding, slice(len(responses), None))
+            yield "class", self._synset(names, encoding, slice(len(responses), None), own[clusters:])
 
     @property
     def _closes(self) -> bool:
@@ -135,10 +135,16 @@ class ResponseMatching:
         block: Block,
         advance: Advance = lambda amount: None,
     ) -> Tensor:
-        """Δ ``(B, P)`` of a block's clusters and then of its classes, before the classes' outputs are closed.
+        """Δ ``(B, P)`` of a block's clusters and then of its classes, before the classes' outputs are closed."""
+        return self._solve(partition, upper, block, advance)[0]
 
-        The response of a class whose output will be closed has the length a = 1. The group's own curvature, which
-        makes a larger, is mostly that of this output.
+    def _solve(
+        self, partition: Partition, upper: Partition | None, block: Block, advance: Advance
+    ) -> tuple[Tensor, Tensor]:
+        """Δ ``(B, P)`` of a block's clusters and then of its classes, and their own shares of the curvature ``(B,)``.
+
+        The response of a class whose output will be closed has the length a = 1, and its own share counts as 0. The
+        group's own curvature, which makes a larger, is mostly that of this output.
         """
         clusters = len(block.clusters)
         members = _members(partition, block.clusters) if clusters else _members(_some(upper), block.classes)
@@ -151,12 +157,11 @@ class ResponseMatching:
             pulls, responses = torch.cat([pulls, inside @ pulls]), torch.cat([responses, inside @ responses])
             members = members + _members(_some(upper), block.classes)
         count = clusters if self._closes else len(members)
-        if not count:
-            return responses
-        scaled = self.responses.scaled(
+        lengths = torch.ones(len(members)).to(pulls)
+        lengths[:count] = self.responses.lengths(
             responses[:count], pulls[:count], members[:count], lambda amount: advance(_FORWARD * amount)
         )
-        return torch.cat([scaled, responses[count:]])
+        return responses * lengths[:, None], 1 - 1 / lengths
 
     def _choose_damping(self, partition: Partition, block: Block, pulls: Tensor) -> None:
         """Choose the damping once, by a few groups of the partition; ``pulls (B, P)`` are those of this block."""
@@ -169,7 +174,7 @@ class ResponseMatching:
             pulls = self.responses.pulls(_members(partition, probes))
         self.damping = self.responses.choose_damping(pulls)
 
-    def _synset(self, names: Sequence[str], encoding: Encoding, part: slice) -> Synset:
+    def _synset(self, names: Sequence[str], encoding: Encoding, part: slice, own: Tensor) -> Synset:
         """A synset with targets q̃ = p + B r/α. α is such that no target is further than 1 from the prediction p."""
         assert self.images is not None
         residuals = encoding.residuals[part]
@@ -182,6 +187,7 @@ class ResponseMatching:
             targets=(predictions + count * residuals / step_sizes[:, None, None]).cpu(),
             step_sizes=step_sizes.cpu(),
             alignment=encoding.alignment[part].cpu(),
+            own=own.cpu(),
             steps=self.settings.finetune_steps,
             shared=True,
             damping=_damping_facts(self.damping),

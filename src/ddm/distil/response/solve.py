@@ -10,7 +10,10 @@ its clusters' directions.
 
 The length a_κ minimises the loss of the other data along d_κ. That loss lacks the group's own curvature H_κ:
 
-    a_κ = dᵀḡ_κ / (dᵀḡ_κ − dᵀ(n_κ/n)H_κd),    since dᵀḡ_κ = dᵀ(Ḡ + cΛ)d.
+    a_κ = 1 / (1 − u_κ),    u_κ = dᵀ(n_κ/n)H_κd / dᵀḡ_κ,    since dᵀḡ_κ = dᵀ(Ḡ + cΛ)d.
+
+u_κ is the group's own share of the curvature. Models with other weights of groups need it too
+(``ddm.counterfactual.displaced``).
 """
 
 from __future__ import annotations
@@ -122,9 +125,19 @@ class Responses:
         advance: Advance = lambda amount: None,
     ) -> Tensor:
         """a_κ d_κ ``(B, P)`` for directions d ``(B, P)``; ``advance`` counts forward passes."""
+        return directions * self.lengths(directions, pulls, members, advance)[:, None]
+
+    def lengths(
+        self,
+        directions: Tensor,
+        pulls: Tensor,
+        members: Sequence[np.ndarray],
+        advance: Advance = lambda amount: None,
+    ) -> Tensor:
+        """a_κ ``(B,)``, at least 1, for directions d ``(B, P)``."""
         whole = (directions * pulls).sum(1)
         others = whole - torch.minimum(self.own_curvature(directions, members, advance), _MAX_OWN_SHARE * whole)
-        return directions * torch.where(others > 0, whole / others, 1.0)[:, None]
+        return torch.where(others > 0, whole / others, 1.0)
 
     def own_curvature(
         self, directions: Tensor, members: Sequence[np.ndarray], advance: Advance = lambda amount: None
