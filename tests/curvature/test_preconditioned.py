@@ -92,6 +92,23 @@ def test_the_solve_and_its_transpose_agree_with_the_dense_matrix(rows, memory, s
     )
 
 
+@pytest.mark.parametrize("rows", [12, 9000])
+def test_a_solve_without_a_group_agrees_with_the_dense_matrix_of_the_other_rows(rows, samples):
+    target = adam_target()
+    weights = StepWeights(target, CHECKPOINTS, samples)
+    damping = weights.damping(target)
+    curvature = pooled_curvature(target, samples, CHECKPOINTS, weights, damping, rows=rows)
+    shares = weights_by_hand(target) / weights_by_hand(target).sum(0)
+    made = torch.cat(list(curvature.rows.batches()))
+    owners = torch.arange(len(made)) // curvature.rows.per_checkpoint
+    right, members = torch.randn(2, L * D, generator=torch.Generator().manual_seed(2)), [np.arange(9), np.arange(20, 50)]
+    found = curvature.solve_without(right, members)
+    for b, direction, group in zip(right, found, members, strict=True):
+        others = torch.as_tensor(~np.isin(curvature.rows.positions.numpy(), group))
+        dense = torch.diag(damping) + (shares[owners] * made)[others].T @ made[others]
+        torch.testing.assert_close(direction, torch.linalg.solve(dense, b), rtol=1e-3, atol=1e-3)
+
+
 def test_the_quadratic_form_agrees_with_the_exact_curvature(samples):
     """For the squared loss the curvature is the second moment of the inputs, the same for every output."""
     target = adam_target()

@@ -103,6 +103,22 @@ def test_a_solve_agrees_with_the_dense_matrix(small, digits, rows, memory, vecto
     torch.testing.assert_close(asked.solve(right), wanted, rtol=1e-3, atol=1e-4)  # again, with cached factors
 
 
+@pytest.mark.parametrize(
+    ("rows", "memory"),
+    [(1000, 2.0), (100, 2.0), (100, 50 * 100 * 4 / 2**30)],
+    ids=["columns", "rows", "rows in slices"],
+)
+def test_a_solve_without_a_group_agrees_with_the_dense_matrix_of_the_other_rows(small, digits, rows, memory):
+    asked = curvature(small, digits, rows, memory, 0.1)
+    made, right = torch.cat(list(asked.rows.batches())).double(), torch.randn(3, small.flat.size)
+    members = [np.arange(40), np.arange(100, 300), np.array([], dtype=int)]
+    found = asked.solve_without(right, members)
+    for b, direction, group in zip(right, found, members, strict=True):
+        others = made[~np.isin(asked.rows.positions.numpy(), group)]
+        dense = others.T @ others + 0.1 * torch.eye(small.flat.size, dtype=torch.float64)
+        torch.testing.assert_close(direction.double(), torch.linalg.solve(dense, b.double()), rtol=1e-2, atol=1e-2)
+
+
 def test_progress_counts_every_computed_row(small, digits):
     for rows, memory in ((1000, 2.0), (100, 50 * 100 * 4 / 2**30)):
         asked, counted = curvature(small, digits, rows, memory), []

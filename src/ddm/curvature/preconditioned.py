@@ -55,31 +55,38 @@ class PreconditionedCurvature(SampledCurvature):
     def _factorise(self, matrix: Tensor) -> Any:
         return torch.linalg.lu_factor(matrix)
 
-    def solve(self, right: Tensor, transposed: bool = False) -> Tensor:
-        """(cΛ + UᵀV)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``, or with the matrix transposed."""
-        if self._factors is None:
-            self.set_damping(self.scale)
-        right = right.to(self.damping)
-        if self._tall and transposed:
-            return self._solve_factored(right.T, transposed).T / self.damping
-        undamped = right / self.damping
-        if self._tall:
-            return self._solve_factored(undamped.T, transposed).T
+    def _solve_square(self, right: Tensor, transposed: bool = False) -> Tensor:
+        """(cΛ + UᵀV)⁻¹ b from the factors of cI + Λ⁻¹UᵀV."""
+        if transposed:
+            return self._solve_inner(right.T, transposed).to(right).T / self.damping
+        return self._solve_inner((right / self.damping).T).to(right).T
+
+    def _solve_inner(self, right: Tensor, transposed: bool = False) -> Tensor:
+        factors, pivots = self._factors
+        return torch.linalg.lu_solve(factors, pivots, right.to(factors), adjoint=transposed)
+
+    def _row_weights(self, undamped: Tensor, transposed: bool = False) -> Tensor:
+        """(cI + VΛ⁻¹Uᵀ)⁻¹ VΛ⁻¹b ``(M, B)`` for Λ⁻¹b ``(B, P)``; transposed, U and V change places."""
         inner = torch.cat(
             [rows @ ((share * undamped) if transposed else undamped).T for share, rows in self._weighted(self.rows)]
         )
-        weights = self._solve_factored(inner, transposed).T
-        correction, start = torch.zeros_like(undamped), 0
+        return self._solve_inner(inner, transposed)
+
+    def _add_rows(self, undamped: Tensor, weights: Tensor, transposed: bool = False) -> Tensor:
+        """(Λ⁻¹b − Λ⁻¹Uᵀw)/c ``(B, P)`` for weights w ``(M, B)``; transposed, V takes the place of U."""
+        correction, start, weights = torch.zeros_like(undamped), 0, weights.to(undamped)
         for share, rows in self._weighted(self.rows):
-            back = weights[:, start : start + len(rows)] @ rows
+            back = weights[start : start + len(rows)].T @ rows
             correction += back if transposed else back * share
             start += len(rows)
         return (undamped - correction.div_(self.damping)).div_(self.scale)
 
-    def _solve_factored(self, right: Tensor, transposed: bool) -> Tensor:
-        factors, pivots = self._factors
-        solved: Tensor = torch.linalg.lu_solve(factors, pivots, right.to(factors), adjoint=transposed)
-        return solved.to(right)
+    def _weighted_rows(self, rows: Tensor, numbers: Tensor) -> Tensor:
+        """U = ω ∘ V ``(m, P)`` of rows V ``(m, P)`` with these numbers."""
+        weighted, positions = rows.clone(), numbers // self.rows.per_checkpoint
+        for position in positions.unique().tolist():
+            weighted[positions == position] *= self._share(position)
+        return weighted
 
     def unseen_quadratic(self, directions: Tensor) -> Tensor:
         """dᵀ(Λ + U'ᵀV')d ``(B,)`` of directions ``(B, P)``, with rows that the solve has not seen."""

@@ -8,9 +8,11 @@ file in this folder.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 from torch import Tensor
 
 from ddm.compute.progress import Advance
@@ -53,6 +55,12 @@ class Curvature(Protocol):
 
     def solve(self, right: Tensor, transposed: bool = False) -> Tensor:
         """(Ḡ + cΛ)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``, or with the matrix transposed."""
+
+    def solve_without(self, right: Tensor, members: Sequence[np.ndarray]) -> Tensor:
+        """(Ḡ − Ḡ_κ + cΛ)⁻¹ b_κ ``(B, P)`` for right-hand sides ``(B, P)``, each with a group of samples left out.
+
+        Ḡ_κ is the part of Ḡ that the samples at positions ``members[κ]`` contribute.
+        """
 
     def unseen_quadratic(self, directions: Tensor) -> Tensor:
         """dᵀ(Ḡ' + Λ)d ``(B,)`` of directions ``(B, P)``, with Ḡ' from samples or signs that the solve has not seen."""

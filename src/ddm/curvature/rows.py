@@ -82,17 +82,26 @@ class CurvatureRows:
         """Free the memory of the rows. They are computed again if they are needed."""
         self._kept = None
 
+    @property
+    def positions(self) -> Tensor:
+        """The position ``(M,)`` of each row's sample in the training set."""
+        return torch.cat([self._chosen(t) for t in self.checkpoints])
+
+    def _chosen(self, t: int) -> Tensor:
+        """Positions of the samples whose rows are computed at checkpoint t ``(M/T,)``."""
+        # A seed for each checkpoint, so that the order does not depend on how many rows are drawn
+        order = torch.Generator().manual_seed(self.seed + _CHECKPOINT * t)
+        chosen = draw_in_rounds(len(self.samples), self.skip + self.per_checkpoint, order)[self.skip :]
+        if self.held_out and len(self.samples) < self.per_checkpoint:
+            chosen = _split(chosen[: len(self.samples)], self.per_checkpoint - self.held_out, self.held_out)
+        return chosen
+
     def _compute(self, advance: Advance) -> Iterator[Tensor]:
         signs = torch.Generator().manual_seed(self.seed + _SIGNS + (self.skip > 0))
         batch_size = max(1, min(_BATCH, MAX_FLOATS // self.target.flat.size))
         for t, weight in zip(self.checkpoints, self.weights, strict=True):
-            # A seed for each checkpoint, so that the order does not depend on how many rows are drawn
-            order = torch.Generator().manual_seed(self.seed + _CHECKPOINT * t)
-            chosen = draw_in_rounds(len(self.samples), self.skip + self.per_checkpoint, order)[self.skip :]
-            if self.held_out and len(self.samples) < self.per_checkpoint:
-                chosen = _split(chosen[: len(self.samples)], self.per_checkpoint - self.held_out, self.held_out)
             theta, fixed = self.target.at(t)
-            for positions in chosen.split(batch_size):
+            for positions in self._chosen(t).split(batch_size):
                 x, y = (tensor.to(self.target.device) for tensor in self.samples.batch(positions))
                 vectors = loss_vectors(self.target.loss, self.target.flat(theta, fixed, x).detach(), y, signs)
                 rows = output_gradients(self.target, theta, fixed, x, vectors[:, None])[:, 0]

@@ -10,15 +10,17 @@ Rows that do not fit the memory are recomputed for each slice of the parameters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ddm.compute.progress import Advance
 from ddm.curvature.grams import add_gram_of_columns, cholesky, gram
+from ddm.curvature.krylov import solve_identity_minus
 from ddm.curvature.protocol import Cost
 from ddm.curvature.rows import CurvatureRows, fewer_for_large
 from ddm.curvature.slicing import MAX_FLOATS, merge_rows, slices, stack_rows
@@ -34,6 +36,9 @@ _SOLVE_WORK = 2e12
 _WORK_PER_PASS = 2e3
 """Maximum multiplications of a dense solve by default, for each parameter and each sample that the training processed
 (samples × epochs). For a small network this takes as long as two trainings."""
+
+_KRYLOV_STEPS = 12
+"""Steps of the iteration that leaves the rows of a group out of a P × P solve."""
 
 _FRESH_ROWS = 1024
 """Number of rows for the quadratic form, which the solve does not use; large networks have fewer."""
@@ -77,7 +82,7 @@ class SampledCurvature:
         self._factors: Any = None
         self._memory = int(memory * 2**30)
         self._float_bytes = target.theta.element_size()
-        self.rows.keep = self._keeps_rows
+        self.rows.keep = self._tall or self._keeps_rows
         # The search for the damping uses these rows several times.
         self._fresh.keep = len(self._fresh) * self.size * self._float_bytes <= self._memory // 2
 
@@ -91,7 +96,7 @@ class SampledCurvature:
             multiplications=small**2 * (large / 2 + small / 6),
             multiplications_per_vector=2 * small * self.size,
             factor_bytes=2 * (4 if self._tall else 8) * small**2,
-            row_bytes=0 if self._tall else min(count * self.size * 4, self._memory),
+            row_bytes=count * self.size * 4 if self._tall else min(count * self.size * 4, self._memory),
             keeps_rows=self._keeps_rows,
         )
 
@@ -113,22 +118,77 @@ class SampledCurvature:
             self._fresh.forget()
 
     def solve(self, right: Tensor, transposed: bool = False) -> Tensor:
-        """(Ḡ + cΛ)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``. The matrix is symmetric."""
+        """(Ḡ + cΛ)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``, or with the matrix transposed."""
+        right = self._ready(right)
+        if self._tall:
+            return self._solve_square(right, transposed)
+        undamped = right / self.damping
+        return self._add_rows(undamped, self._row_weights(undamped, transposed), transposed)
+
+    def solve_without(self, right: Tensor, members: Sequence[np.ndarray]) -> Tensor:
+        """(Ḡ − Ḡ_κ + cΛ)⁻¹ b_κ ``(B, P)``: solves with the rows of the samples that are not at ``members[κ]``."""
+        right, positions = self._ready(right), self.rows.positions.numpy()
+        own = [torch.as_tensor(np.flatnonzero(np.isin(positions, rows))) for rows in members]
+        if self._tall:
+            return solve_identity_minus(self._own_push(own), self._solve_square(right), _KRYLOV_STEPS)
+        undamped = right / self.damping
+        weights = self._row_weights(undamped)
+        for column, numbers in enumerate(own):
+            weights[:, column] = self._without_rows(weights[:, column], numbers)
+        return self._add_rows(undamped, weights)
+
+    def _ready(self, right: Tensor) -> Tensor:
+        """Right-hand sides on the device and in the precision of the solve, once the matrix is factorised."""
         if self._factors is None:
             self.set_damping(self.scale)
-        right = right.to(self._scale)
-        if self._tall:
-            return torch.cholesky_solve((right * self._scale).T, self._factors).T * self._scale
-        return self._solve_by_woodbury(right)
+        return right.to(self._scale)
+
+    def _without_rows(self, weights: Tensor, own: Tensor) -> Tensor:
+        """Weights ``(M,)`` of the rows, solved again without those at the numbers ``own``, whose weights become 0.
+
+        With N the inverse of the M × M matrix, this subtracts N[:, own] N[own, own]⁻¹ weights[own].
+        """
+        if not len(own):
+            return weights
+        units = weights.new_zeros(len(weights), len(own))
+        units[own, torch.arange(len(own))] = 1
+        columns = self._solve_inner(units)
+        return weights - columns @ torch.linalg.solve(columns[own], weights[own])
+
+    def _own_push(self, own: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
+        """A function of directions d ``(B, P)`` that returns (Ḡ + cΛ)⁻¹ Ḡ_κ d_κ ``(B, P)``."""
+        rows = torch.cat(list(self.rows.batches()))
+        pairs = [(self._weighted_rows(rows[numbers], numbers), rows[numbers]) for numbers in own]
+
+        def push(directions: Tensor) -> Tensor:
+            each = [left.T @ (seen @ d) for (left, seen), d in zip(pairs, directions, strict=True)]
+            return self._solve_square(torch.stack(each))
+
+        return push
+
+    def _weighted_rows(self, rows: Tensor, numbers: Tensor) -> Tensor:
+        """U ``(m, P)`` of rows V ``(m, P)`` with these numbers: UᵀV is their part of Ḡ."""
+        return rows
+
+    def _solve_square(self, right: Tensor, transposed: bool = False) -> Tensor:
+        """(Ḡ + cΛ)⁻¹ b from the factors of the P × P matrix."""
+        return torch.cholesky_solve((right * self._scale).T, self._factors).T * self._scale
 
     def _factorise(self, matrix: Tensor) -> Any:
         return cholesky(matrix)
 
-    def _solve_by_woodbury(self, right: Tensor) -> Tensor:
-        undamped = right / self.damping
+    def _solve_inner(self, right: Tensor, transposed: bool = False) -> Tensor:
+        """Solve with the factors of the M × M matrix."""
+        return torch.cholesky_solve(right.to(self._factors), self._factors)
+
+    def _row_weights(self, undamped: Tensor, transposed: bool = False) -> Tensor:
+        """(cI + RΛ⁻¹Rᵀ)⁻¹ RΛ⁻¹b ``(M, B)`` for Λ⁻¹b ``(B, P)``."""
         inner = torch.cat([rows @ undamped.T for rows in self.rows.batches()])
-        weights = torch.cholesky_solve(inner.to(self._factors), self._factors).to(undamped)
-        correction, start = torch.zeros_like(undamped), 0
+        return self._solve_inner(inner, transposed)
+
+    def _add_rows(self, undamped: Tensor, weights: Tensor, transposed: bool = False) -> Tensor:
+        """(Λ⁻¹b − Λ⁻¹Rᵀw)/c ``(B, P)`` for weights w ``(M, B)``."""
+        correction, start, weights = torch.zeros_like(undamped), 0, weights.to(undamped)
         for rows in self.rows.batches():
             correction.addmm_(weights[start : start + len(rows)].T, rows)
             start += len(rows)
@@ -157,7 +217,7 @@ class SampledCurvature:
 
     @property
     def _keeps_rows(self) -> bool:
-        """True if the rows stay in memory. A P × P solve needs them only once."""
+        """True if the rows stay in memory for Woodbury's identity."""
         return not self._tall and len(self._slices) == 1
 
     @property
