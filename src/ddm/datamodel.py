@@ -23,14 +23,15 @@ from ddm.compute.engine import Engine
 from ddm.compute.files import output_path
 from ddm.compute.once import Once
 from ddm.counterfactual import designs
-from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.counterfactual.designs import Weights
+from ddm.counterfactual.displaced import Models
 from ddm.counterfactual.reach import beyond_reach
-from ddm.counterfactual.whole_classes import group_models
+from ddm.counterfactual.whole_classes import answering_models
 from ddm.data.samples import Samples
-from ddm.distil import Settings, changed, distil
+from ddm.distil import Distilled, Settings, changed, distil, distil_kept
 from ddm.distil import private as private_settings
 from ddm.distil.checks import check, refuse_or_warn
+from ddm.distil.kept import KeptResponses
 from ddm.distil.response.solve import Responses
 from ddm.distil.synset import Synset
 from ddm.errors import InputError
@@ -46,22 +47,23 @@ class DistilledDatamodel:
     """Predicts the target as if it had been trained without some groups, and how its behaviour would change.
 
     partition:    the groups
-    synset:       the synset of every group
-    class_synset: the synset of every class; None if groups cut across classes
-    settings:     how the synsets were distilled
+    synset:       the synset of every group; None if it is still to be distilled
+    class_synset: the synset of every class; None if groups cut across classes, or without a synset
+    settings:     how the groups were distilled
     data:         fingerprint of the training set
     config:       the config that replays the run, if the command line made it
     samples:      the training set, if it is loaded; a run directory does not contain it
     audited:      the latest audit
     described:    facts about the training set, for a datamodel whose training set is not loaded
     find:         loads the training set when it is first needed, for a run that names its data
+    responses:    the kept responses, from which answers come; None if answers come from the synset
     """
 
     def __init__(
         self,
         target: Target,
         partition: Partition,
-        synset: Synset,
+        synset: Synset | None,
         class_synset: Synset | None,
         settings: Settings,
         data: str,
@@ -70,16 +72,14 @@ class DistilledDatamodel:
         audited: Audit | None = None,
         described: Mapping[str, Any] | None = None,
         find: Callable[[], Samples] | None = None,
+        responses: KeptResponses | None = None,
     ) -> None:
-        for one in (synset, class_synset):
-            if one is not None:
-                one.check_made_for(target.origin(data))
+        self.distilled = Distilled(synset, class_synset, responses)
+        self.distilled.check_made_for(target.origin(data))
         self._described, self._find = described, find
         self.target, self.partition, self.settings, self.data = target, partition, settings, data
         self.config, self.samples, self.audited = config, samples, audited
-        self.synset, self.class_synset = synset, class_synset
-        self._classes = Counterfactuals(target, class_synset) if class_synset is not None else None
-        self._clusters = group_models(target, synset, self._classes, partition)
+        self._clusters, self._classes = answering_models(target, partition, self.distilled)
         self._response_cache: Once[Responses] = Once()
         self._found: Once[Samples] = Once()
 
@@ -120,9 +120,35 @@ class DistilledDatamodel:
         groups = make_partition(target, samples, partition, clusters, features, settings.seed)
         end_stage("partition")
         parts = Path(directory) if directory is not None else None
-        synset, class_synset = distil(target, samples, groups, settings, parts, engine)
+        found = distil(target, samples, groups, settings, parts, engine)
         end_stage("matching")
-        return cls(target, groups, synset, class_synset, settings, samples.fingerprint(), config, samples)
+        synsets, data = (found.synset, found.class_synset), samples.fingerprint()
+        return cls(target, groups, *synsets, settings, data, config, samples, responses=found.responses)
+
+    @property
+    def synset(self) -> Synset:
+        """The synset of every group; refused if it is still to be distilled."""
+        return self.distilled.made_synset
+
+    @property
+    def class_synset(self) -> Synset | None:
+        """The synset of every class; None if groups cut across classes, or without a synset."""
+        return self.distilled.class_synset
+
+    @property
+    def responses(self) -> KeptResponses | None:
+        """The kept responses, from which answers come; None if answers come from the synset."""
+        return self.distilled.responses
+
+    def distil(self, train: Samples | Dataset[Any] | None = None) -> Synset:
+        """Distil the synset from the kept responses, unless there is one already.
+
+        train: the training set, for a loaded datamodel that cannot find it
+        """
+        if self.distilled.synset is None and self.responses is not None:
+            samples = self._training_set(train)
+            self.distilled = distil_kept(self.target, samples, self.partition, self.settings, self.responses)
+        return self.synset
 
     def attribute(
         self,
@@ -210,7 +236,7 @@ class DistilledDatamodel:
             settings = self.settings if self.settings.matching == "response" else Settings(seed=self.settings.seed)
             responses = Responses(self.target, samples, settings)
             # A synset of reverse matching, or of an older version, has no chosen damping.
-            responses.curvature.set_damping(self.synset.damping.get("scale", 1.0))
+            responses.curvature.set_damping(self.distilled.damping.get("scale", 1.0))
             return responses
 
         return self._response_cache.get(prepare)
@@ -255,7 +281,7 @@ class DistilledDatamodel:
         return beyond_reach(self.partition, self.partition.removal(remove)[None])
 
     @property
-    def models(self) -> Counterfactuals:
+    def models(self) -> Models:
         """The models without some groups, from which all answers come."""
         return self._clusters
 
@@ -381,7 +407,7 @@ class DistilledDatamodel:
 
         store.save(self, output_path(path))
 
-    def _level(self, level: str) -> tuple[Counterfactuals, Partition]:
+    def _level(self, level: str) -> tuple[Models, Partition]:
         if level == "cluster":
             return self._clusters, self.partition
         classes = self.partition.by_class()
@@ -401,12 +427,12 @@ class DistilledDatamodel:
             ("training samples", f"{len(self.partition.groups):,}"),
             ("groups", f"{len(self.partition)}, of {sizes.min()} to {sizes.max()} samples"),
             ("matching", self.settings.matching),
-            ("groups that could not be distilled", ", ".join(self.synset.stopped) or "none"),
+            ("groups that could not be distilled", ", ".join(self.distilled.stopped) or "none"),
         ]
         return html.table(("distilled datamodel", ""), facts) + html.paragraph(self.trust)
 
     def __repr__(self) -> str:
-        stopped = len(self.synset.stopped)
+        stopped = len(self.distilled.stopped)
         failed = f"; {stopped:,} of the groups could not be distilled" if stopped else ""
         return (
             f"DistilledDatamodel: {type(self.target.network).__name__} trained on {len(self.partition.groups):,} "

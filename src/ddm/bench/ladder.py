@@ -68,9 +68,8 @@ def _synset_outcome(problem: Problem, **changes: Any) -> Outcome:
     """The outcome of a synset distilled with changed settings."""
     started = time.perf_counter()
     base = settings_of(problem, "ddm" if changes.get("matching") == "reverse" else "ddm-response")
-    synset, _ = distil(
-        problem.target, problem.train, replace(problem.partition, parents=None), replace(base, **changes)
-    )
+    partition = replace(problem.partition, parents=None)
+    synset = distil(problem.target, problem.train, partition, replace(base, **changes)).made_synset
     cost = Cost(time.perf_counter() - started, 0.0, synset.nbytes)
     return Outcome(predict_effects(Counterfactuals(problem.target, synset), problem.effect_query), cost)
 

@@ -98,6 +98,9 @@ def fit(
             "--private", help="Start from noise and clip gradients, so that the synset reveals less of single samples."
         ),
     ] = False,
+    no_synset: Annotated[
+        bool, typer.Option("--no-synset", help="Only keep the responses; ddm distil makes the synset later.")
+    ] = False,
     config: Annotated[Path | None, typer.Option(help="Replay this config.json instead of the options above.")] = None,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -117,6 +120,7 @@ def fit(
     else:
         recipe, settings = _preset(preset, data, model)
         recipe, given = _recipe(context, recipe), _pairs(setting, "setting")
+        given |= {"synset": False} if no_synset else {}
         settings = _settings(settings, given, matching, private)
         described = Config(
             data=data,
@@ -144,6 +148,7 @@ def fit(
         print_json(facts | {"run": str(out)} | audited_part(datamodel))
     else:
         describe_run(console(), facts, str(out))
+        console().print(datamodel.distilled.sentence)
         console().print(datamodel.trust)
 
 

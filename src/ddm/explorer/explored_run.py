@@ -73,7 +73,7 @@ class ExploredRun:
 
     def can_remove(self, group: str) -> bool:
         """True if the group was distilled, so that the datamodel can remove it."""
-        return group not in self.datamodel.synset.stopped
+        return group not in self.datamodel.distilled.stopped
 
     def retraining(self) -> Retraining:
         """Real retraining, which caches its models in the run. One process, so that the estimated time is right."""

@@ -68,6 +68,7 @@ class Retraining:
                 "(positions of the samples to leave out, number of the batch order) that trains again and returns the "
                 "network."
             )
+        target.trajectory.check_complete()
         self.target, self.samples = target, samples
         self.directory = Path(directory).absolute()  # stays valid if the caller changes the working directory
         self.retrain, self.workers, self.engine = retrain, workers, engine

@@ -59,6 +59,7 @@ class Responses:
         checkpoints: Sequence[int] | None = None,
         engine: Engine = None,
     ) -> None:
+        target.trajectory.check_complete()
         self.samples, self.settings, self.engine = samples, settings, engine
         tau = len(target.trajectory) - 1
         self.checkpoints = list(checkpoints or real_checkpoints(settings, tau, _first_checkpoint(target)))
