@@ -32,9 +32,15 @@ def partition(digits):
     return sequential(digits.train, 2)
 
 
+def synsets_of(*given):
+    """The synsets of groups and of classes that a distillation makes."""
+    found = distil(*given)
+    return found.synset, found.class_synset
+
+
 @pytest.fixture(scope="module")
 def synsets(target, digits, partition):
-    return distil(target, digits.train, partition, QUICK)
+    return synsets_of(target, digits.train, partition, QUICK)
 
 
 def everything(partition):
@@ -258,7 +264,7 @@ def test_targets_sum_to_one_and_images_are_not_training_samples(synsets, digits)
 
 
 def test_the_bank_can_consist_of_real_images(target, digits, partition):
-    synset, _ = distil(target, digits.train, partition, replace(QUICK, init="real", bank=20))
+    synset, _ = synsets_of(target, digits.train, partition, replace(QUICK, init="real", bank=20))
     x = digits.train.batch()[0]
     assert all(any(torch.equal(image, sample) for sample in x) for image in synset.images[0])
 
@@ -278,8 +284,8 @@ def test_a_synset_survives_saving(tmp_path, target, digits, synsets):
 @pytest.mark.slow
 def test_smaller_blocks_give_nearly_the_same_models(target, digits, partition, synsets, tmp_path):
     few = replace(QUICK, memory=13 * 6 * target.flat.size * 4 / 2**30, bank=synsets[0].images.shape[1])
-    whole, upper = distil(target, digits.train, partition, replace(few, memory=2.0))
-    parts, classes = distil(target, digits.train, partition, few, tmp_path)
+    whole, upper = synsets_of(target, digits.train, partition, replace(few, memory=2.0))
+    parts, classes = synsets_of(target, digits.train, partition, few, tmp_path)
     assert len(list(tmp_path.glob("*-cluster.safetensors"))) > 1
     x = digits.test.batch(slice(0, 20))[0]
     for one, other in ((whole, parts), (upper, classes)):
@@ -290,7 +296,7 @@ def test_smaller_blocks_give_nearly_the_same_models(target, digits, partition, s
 
 def test_a_killed_matching_resumes_to_the_same_synset(target, digits, partition, tmp_path, monkeypatch):
     few = replace(QUICK, memory=13 * 6 * target.flat.size * 4 / 2**30, bank=20)
-    wanted, _ = distil(target, digits.train, partition, few)
+    wanted, _ = synsets_of(target, digits.train, partition, few)
     pulls, calls = Responses.pulls, []
 
     def dying(self, members, advance=lambda amount: None):
@@ -303,13 +309,13 @@ def test_a_killed_matching_resumes_to_the_same_synset(target, digits, partition,
     with pytest.raises(KeyboardInterrupt):
         distil(target, digits.train, partition, few, tmp_path)
     monkeypatch.undo()
-    found, _ = distil(target, digits.train, partition, few, tmp_path)
+    found, _ = synsets_of(target, digits.train, partition, few, tmp_path)
     assert torch.equal(found.targets, wanted.targets)
     assert torch.equal(found.images, wanted.images)
 
 
 def test_only_the_synset_of_classes_closes_outputs_if_groups_are_classes(target, digits):
-    synset, upper = distil(target, digits.train, classwise(digits.train), QUICK)
+    synset, upper = synsets_of(target, digits.train, classwise(digits.train), QUICK)
     assert synset.names == upper.names
     x, y = digits.train.batch()
     everyone = np.eye(10, dtype=bool)
