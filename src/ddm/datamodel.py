@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ from ddm.counterfactual.displaced import Models
 from ddm.counterfactual.reach import beyond_reach
 from ddm.counterfactual.whole_classes import answering_models
 from ddm.data.samples import Samples
+from ddm.data.training_set import TrainingSet
 from ddm.distil import Distilled, Settings, changed, distil, distil_kept
 from ddm.distil import private as private_settings
 from ddm.distil.checks import check, refuse_or_warn
@@ -40,7 +39,7 @@ from ddm.groups.partition import Group, Partition, make_partition
 from ddm.plots import html
 from ddm.training.target import Target
 from ddm.truth.audit import Audit, audit, trust_line
-from ddm.truth.retraining import Retrain, Retraining
+from ddm.truth.retraining import Retrain, open_retraining
 
 
 class DistilledDatamodel:
@@ -76,12 +75,11 @@ class DistilledDatamodel:
     ) -> None:
         self.distilled = Distilled(synset, class_synset, responses)
         self.distilled.check_made_for(target.origin(data))
-        self._described, self._find = described, find
         self.target, self.partition, self.settings, self.data = target, partition, settings, data
-        self.config, self.samples, self.audited = config, samples, audited
+        self.config, self.audited = config, audited
+        self.training_set = TrainingSet(data, samples, described, find, (config or {}).get("data") or "")
         self._clusters, self._classes = answering_models(target, partition, self.distilled)
         self._response_cache: Once[Responses] = Once()
-        self._found: Once[Samples] = Once()
 
     @classmethod
     def fit(
@@ -146,7 +144,7 @@ class DistilledDatamodel:
         train: the training set, for a loaded datamodel that cannot find it
         """
         if self.distilled.synset is None and self.responses is not None:
-            samples = self._training_set(train)
+            samples = self.training_set.get(train)
             self.distilled = distil_kept(self.target, samples, self.partition, self.settings, self.responses)
         return self.synset
 
@@ -198,7 +196,8 @@ class DistilledDatamodel:
         found = trace(self._clusters, self.partition, batch, objective, None if full else self._classes)
         if not verify:
             return found
-        with self._retraining(train, by, directory, workers, engine) as retraining:
+        samples = self.training_set.get(train)
+        with open_retraining(self.target, samples, directory, by, workers, engine) as retraining:
             return verify_trace(found, verify, retraining, self.partition, batch, objective)
 
     def shares(
@@ -230,7 +229,7 @@ class DistilledDatamodel:
 
     def _responses(self, train: Samples | Dataset[Any] | None) -> Responses:
         """The responses of the target, cached because factoring its curvature is slow."""
-        samples = self._training_set(train)
+        samples = self.training_set.get(train)
 
         def prepare() -> Responses:
             settings = self.settings if self.settings.matching == "response" else Settings(seed=self.settings.seed)
@@ -248,7 +247,7 @@ class DistilledDatamodel:
         train:   the training set, for a loaded datamodel that cannot find it
         """
         verdict = None if self.audited is None else self.audited.sentence
-        return diagnose(self._clusters, self.partition, self._batch(samples), self._training_set(train), verdict)
+        return diagnose(self._clusters, self.partition, self._batch(samples), self.training_set.get(train), verdict)
 
     def counterfactual(
         self, remove: Group | Iterable[Group] | None = None, *, weights: Mapping[Group, float] | None = None
@@ -328,7 +327,8 @@ class DistilledDatamodel:
         validated = tested if validation is None else Samples.from_dataset(validation).subsample(500, seed)
         for samples in (tested, validated):
             self._batch(samples)
-        with self._retraining(train, by, directory, workers, engine) as retraining:
+        samples = self.training_set.get(train)
+        with open_retraining(self.target, samples, directory, by, workers, engine) as retraining:
             self.audited = audit(
                 self._clusters,
                 self.partition,
@@ -342,61 +342,15 @@ class DistilledDatamodel:
             )
         return self.audited
 
-    @contextlib.contextmanager
-    def _retraining(
-        self,
-        train: Samples | Dataset[Any] | None,
-        by: Retrain | None,
-        directory: Path | str | None,
-        workers: int | None,
-        engine: Engine,
-    ) -> Iterator[Retraining]:
-        """Retraining that saves its models in ``directory``, or in a temporary one."""
-        with contextlib.ExitStack() as stack:
-            folder = directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="ddm-exact-"))
-            samples = self._training_set(train)
-            yield Retraining(self.target, samples, folder, retrain=by, workers=workers, engine=engine)
-
-    def _training_set(self, train: Samples | Dataset[Any] | None) -> Samples:
-        if train is not None:
-            samples = Samples.from_dataset(train)
-            self.check_data(samples, "this")
-            return samples
-        if self.samples is None:
-            self.samples = self._found.get(self._load_training_set)
-        return self.samples
-
-    def _load_training_set(self) -> Samples:
-        """Load the training set that the run names, and check that it is unchanged."""
-        if self._find is None:
-            raise InputError(
-                "this run was saved from Python and does not name its data: give the training set as train=…."
-            )
-        try:
-            samples = self._find()
-        except InputError as error:
-            why = str(error).rstrip(".")
-            raise InputError(f"the training set of this run cannot be read: give it as train=… ({why}).") from error
-        self.check_data(samples, f"'{self.config['data'] if self.config else ''}'")
-        return samples
-
     @property
     def trust(self) -> str:
         """One line on how far to trust the answers, from the latest audit."""
         return trust_line(None if self.audited is None else self.audited.sentence)
 
     @property
-    def described(self) -> Mapping[str, Any] | None:
-        """Facts about the training set, used to say how another training set differs."""
-        return self.samples.fingerprint_parts() if self.samples is not None else self._described
-
-    def check_data(self, samples: Samples, what: str) -> None:
-        """Refuse a training set other than the one of this datamodel, and say what differs."""
-        if samples.fingerprint() != self.data:
-            raise InputError(
-                f"{what} is another training set than the datamodel was made with "
-                f"({samples.difference_from(self.described)}): give the datamodel's own training set."
-            )
+    def samples(self) -> Samples | None:
+        """The training set, if it is loaded."""
+        return self.training_set.samples
 
     def save(self, path: Path | str) -> None:
         """Write a run directory that ``ddm.load`` and the command line read.

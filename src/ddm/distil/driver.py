@@ -101,8 +101,10 @@ def estimate_matching(
     target: Target, samples: Samples, partition: Partition, settings: Settings, engine: Engine = None
 ) -> MatchingEstimate:
     """Estimate the time, memory and disk space of ``distil`` from short trials."""
+    upper = partition.by_class()
+    _check_budget(settings, len(partition) + len(upper or ()), target.flat.size)
     matching = MATCHINGS[settings.matching](target, samples, settings, engine)
-    return matching.estimate(partition, partition.by_class(), _blocks(matching, partition, settings), engine)
+    return matching.estimate(partition, upper, _blocks(matching, partition, settings), engine)
 
 
 def _blocks(matching: Matching, partition: Partition, settings: Settings) -> list[Block]:

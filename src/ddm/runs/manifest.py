@@ -49,7 +49,7 @@ def describe(datamodel: DistilledDatamodel) -> dict[str, Any]:
         "format": FORMAT,
         "complete": True,
         "data": datamodel.data,
-        "described": datamodel.described,
+        "described": datamodel.training_set.described,
         "network": architecture(target.network),
         "target": target.fingerprint(),
         "checkpoints": len(target.trajectory),

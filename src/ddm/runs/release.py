@@ -60,5 +60,5 @@ def _without_responses(datamodel: DistilledDatamodel) -> DistilledDatamodel:
         datamodel.settings,
         datamodel.data,
         datamodel.config,
-        described=datamodel.described,
+        described=datamodel.training_set.described,
     )

@@ -107,9 +107,9 @@ def open_run(
     if data.train.fingerprint() != datamodel.data:
         raise InputError(
             f"the run '{run}' was made with other training data than '{data.name}' holds now "
-            f"({data.train.difference_from(datamodel.described)}): restore them."
+            f"({data.train.difference_from(datamodel.training_set.described)}): restore them."
         )
-    datamodel.samples = data.train
+    datamodel.training_set.samples = data.train
     return datamodel, data
 
 

@@ -98,7 +98,9 @@ def add_synset(datamodel: DistilledDatamodel, run: Path, summary: Mapping[str, A
 
     The manifest is written last, so that a killed command leaves the run as it was.
     """
-    _save_distilled(datamodel.distilled, run)
+    for name, synset in ((SYNSET, datamodel.distilled.synset), (CLASS_SYNSET, datamodel.distilled.class_synset)):
+        if synset is not None:
+            synset.save(run / name)
     write_json(run / SUMMARY, summary)
     write_manifest(datamodel, run)
 
@@ -173,7 +175,7 @@ def _load(
 def _check_hashes(run: Path, manifest: Mapping[str, Any]) -> None:
     """Refuse a partition, synset or file of responses that is not the file that the manifest lists."""
     listed = [name for name in (SYNSET, CLASS_SYNSET, RESPONSES) if name in manifest["files"]]
-    for name in (PARTITION, answers_file(manifest["files"]), *listed):
+    for name in dict.fromkeys((PARTITION, answers_file(manifest["files"]), *listed)):
         if hash_file(run / name) != manifest["files"][name]:
             why = explain_other_file(run / name, manifest)
             raise InputError(f"'{run / name}' is not the file that this run was saved with ({why}): restore it.")
@@ -255,8 +257,10 @@ def save_audit(audit: Audit, run: Path) -> None:
 
 
 def _answers_hash(run: Path) -> str:
-    """The hash of the file from which answers come."""
-    return hash_file(run / answers_file(read_manifest(run)["files"]))
+    """The hash of the file from which answers come, as the manifest lists it."""
+    files = read_manifest(run)["files"]
+    listed: str = files[answers_file(files)]
+    return listed
 
 
 def load_audit(run: Path) -> Audit | None:

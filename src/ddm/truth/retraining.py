@@ -6,9 +6,11 @@ a killed process resumes and nothing is trained twice.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -151,6 +153,21 @@ class Retraining:
     def _path(self, rows: np.ndarray, order: int) -> Path:
         text = json.dumps([self._origin, order, np.sort(rows).tolist()])
         return self.directory / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.safetensors"
+
+
+@contextlib.contextmanager
+def open_retraining(
+    target: Target,
+    samples: Samples,
+    directory: Path | str | None,
+    retrain: Retrain | None,
+    workers: int | None,
+    engine: Engine,
+) -> Iterator[Retraining]:
+    """Retraining that saves its models in ``directory``, or in a temporary one."""
+    with contextlib.ExitStack() as stack:
+        folder = directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="ddm-exact-"))
+        yield Retraining(target, samples, folder, retrain=retrain, workers=workers, engine=engine)
 
 
 def group_rows(partition: Partition, removed: np.ndarray) -> list[np.ndarray]:
