@@ -207,7 +207,7 @@ def _preset(preset: str | None, data: str, model: str) -> tuple[Recipe, Settings
 
 
 def _pairs(given: list[str] | None, what: str) -> dict[str, Any]:
-    """``name=value`` options as a dictionary, numbers read as numbers."""
+    """``name=value`` options as a dictionary, with numbers, true and false read as such."""
     found = {}
     for text in given or []:
         name, equals, value = text.partition("=")
@@ -219,6 +219,8 @@ def _pairs(given: list[str] | None, what: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
     for read in (int, float):
         try:
             return read(text)
