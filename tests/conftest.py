@@ -15,6 +15,7 @@ import pytest
 import refusals
 import torch
 from command_results import CommandResult, without_progress
+from synset_alone import synset_alone
 
 import ddm
 import ddm.runs.config
@@ -47,6 +48,12 @@ def target(digits) -> ddm.Target:
 @pytest.fixture(scope="session")
 def datamodel(target, digits) -> ddm.DistilledDatamodel:
     return ddm.DistilledDatamodel.fit(target, digits.train, clusters=3, curvature=1024, bank=40)
+
+
+@pytest.fixture(scope="session")
+def synset_datamodel(datamodel) -> ddm.DistilledDatamodel:
+    """The same datamodel without its kept responses: it answers from its synset."""
+    return synset_alone(datamodel)
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +21,16 @@ from ddm.compute.engine import Engine
 from ddm.compute.files import output_path
 from ddm.compute.once import Once
 from ddm.counterfactual import designs
-from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.counterfactual.designs import Weights
+from ddm.counterfactual.displaced import Models
 from ddm.counterfactual.reach import beyond_reach
-from ddm.counterfactual.whole_classes import group_models
+from ddm.counterfactual.whole_classes import answering_models
 from ddm.data.samples import Samples
-from ddm.distil import Settings, changed, distil
+from ddm.data.training_set import TrainingSet
+from ddm.distil import Distilled, Settings, changed, distil, distil_kept
 from ddm.distil import private as private_settings
 from ddm.distil.checks import check, refuse_or_warn
+from ddm.distil.kept import KeptResponses
 from ddm.distil.response.solve import Responses
 from ddm.distil.synset import Synset
 from ddm.errors import InputError
@@ -39,29 +39,30 @@ from ddm.groups.partition import Group, Partition, make_partition
 from ddm.plots import html
 from ddm.training.target import Target
 from ddm.truth.audit import Audit, audit, trust_line
-from ddm.truth.retraining import Retrain, Retraining
+from ddm.truth.retraining import Retrain, open_retraining
 
 
 class DistilledDatamodel:
     """Predicts the target as if it had been trained without some groups, and how its behaviour would change.
 
     partition:    the groups
-    synset:       the synset of every group
-    class_synset: the synset of every class; None if groups cut across classes
-    settings:     how the synsets were distilled
+    synset:       the synset of every group; None if it is still to be distilled
+    class_synset: the synset of every class; None if groups cut across classes, or without a synset
+    settings:     how the groups were distilled
     data:         fingerprint of the training set
     config:       the config that replays the run, if the command line made it
     samples:      the training set, if it is loaded; a run directory does not contain it
     audited:      the latest audit
     described:    facts about the training set, for a datamodel whose training set is not loaded
     find:         loads the training set when it is first needed, for a run that names its data
+    responses:    the kept responses, from which answers come; None if answers come from the synset
     """
 
     def __init__(
         self,
         target: Target,
         partition: Partition,
-        synset: Synset,
+        synset: Synset | None,
         class_synset: Synset | None,
         settings: Settings,
         data: str,
@@ -70,18 +71,15 @@ class DistilledDatamodel:
         audited: Audit | None = None,
         described: Mapping[str, Any] | None = None,
         find: Callable[[], Samples] | None = None,
+        responses: KeptResponses | None = None,
     ) -> None:
-        for one in (synset, class_synset):
-            if one is not None:
-                one.check_made_for(target.origin(data))
-        self._described, self._find = described, find
+        self.distilled = Distilled(synset, class_synset, responses)
+        self.distilled.check_made_for(target.origin(data))
         self.target, self.partition, self.settings, self.data = target, partition, settings, data
-        self.config, self.samples, self.audited = config, samples, audited
-        self.synset, self.class_synset = synset, class_synset
-        self._classes = Counterfactuals(target, class_synset) if class_synset is not None else None
-        self._clusters = group_models(target, synset, self._classes, partition)
+        self.config, self.audited = config, audited
+        self.training_set = TrainingSet(data, samples, described, find, (config or {}).get("data") or "")
+        self._clusters, self._classes = answering_models(target, partition, self.distilled)
         self._response_cache: Once[Responses] = Once()
-        self._found: Once[Samples] = Once()
 
     @classmethod
     def fit(
@@ -120,9 +118,35 @@ class DistilledDatamodel:
         groups = make_partition(target, samples, partition, clusters, features, settings.seed)
         end_stage("partition")
         parts = Path(directory) if directory is not None else None
-        synset, class_synset = distil(target, samples, groups, settings, parts, engine)
+        found = distil(target, samples, groups, settings, parts, engine)
         end_stage("matching")
-        return cls(target, groups, synset, class_synset, settings, samples.fingerprint(), config, samples)
+        synsets, data = (found.synset, found.class_synset), samples.fingerprint()
+        return cls(target, groups, *synsets, settings, data, config, samples, responses=found.responses)
+
+    @property
+    def synset(self) -> Synset:
+        """The synset of every group; refused if it is still to be distilled."""
+        return self.distilled.made_synset
+
+    @property
+    def class_synset(self) -> Synset | None:
+        """The synset of every class; None if groups cut across classes, or without a synset."""
+        return self.distilled.class_synset
+
+    @property
+    def responses(self) -> KeptResponses | None:
+        """The kept responses, from which answers come; None if answers come from the synset."""
+        return self.distilled.responses
+
+    def distil(self, train: Samples | Dataset[Any] | None = None) -> Synset:
+        """Distil the synset from the kept responses, unless there is one already.
+
+        train: the training set, for a loaded datamodel that cannot find it
+        """
+        if self.distilled.synset is None and self.responses is not None:
+            samples = self.training_set.get(train)
+            self.distilled = distil_kept(self.target, samples, self.partition, self.settings, self.responses)
+        return self.synset
 
     def attribute(
         self,
@@ -172,7 +196,8 @@ class DistilledDatamodel:
         found = trace(self._clusters, self.partition, batch, objective, None if full else self._classes)
         if not verify:
             return found
-        with self._retraining(train, by, directory, workers, engine) as retraining:
+        samples = self.training_set.get(train)
+        with open_retraining(self.target, samples, directory, by, workers, engine) as retraining:
             return verify_trace(found, verify, retraining, self.partition, batch, objective)
 
     def shares(
@@ -204,13 +229,13 @@ class DistilledDatamodel:
 
     def _responses(self, train: Samples | Dataset[Any] | None) -> Responses:
         """The responses of the target, cached because factoring its curvature is slow."""
-        samples = self._training_set(train)
+        samples = self.training_set.get(train)
 
         def prepare() -> Responses:
             settings = self.settings if self.settings.matching == "response" else Settings(seed=self.settings.seed)
             responses = Responses(self.target, samples, settings)
             # A synset of reverse matching, or of an older version, has no chosen damping.
-            responses.curvature.set_damping(self.synset.damping.get("scale", 1.0))
+            responses.curvature.set_damping(self.distilled.damping.get("scale", 1.0))
             return responses
 
         return self._response_cache.get(prepare)
@@ -222,7 +247,7 @@ class DistilledDatamodel:
         train:   the training set, for a loaded datamodel that cannot find it
         """
         verdict = None if self.audited is None else self.audited.sentence
-        return diagnose(self._clusters, self.partition, self._batch(samples), self._training_set(train), verdict)
+        return diagnose(self._clusters, self.partition, self._batch(samples), self.training_set.get(train), verdict)
 
     def counterfactual(
         self, remove: Group | Iterable[Group] | None = None, *, weights: Mapping[Group, float] | None = None
@@ -254,7 +279,7 @@ class DistilledDatamodel:
         return beyond_reach(self.partition, self.partition.removal(remove)[None])
 
     @property
-    def models(self) -> Counterfactuals:
+    def models(self) -> Models:
         """The models without some groups, from which all answers come."""
         return self._clusters
 
@@ -301,7 +326,8 @@ class DistilledDatamodel:
         validated = tested if validation is None else Samples.from_dataset(validation).subsample(500, seed)
         for samples in (tested, validated):
             self._batch(samples)
-        with self._retraining(train, by, directory, workers, engine) as retraining:
+        samples = self.training_set.get(train)
+        with open_retraining(self.target, samples, directory, by, workers, engine) as retraining:
             self.audited = audit(
                 self._clusters,
                 self.partition,
@@ -315,61 +341,15 @@ class DistilledDatamodel:
             )
         return self.audited
 
-    @contextlib.contextmanager
-    def _retraining(
-        self,
-        train: Samples | Dataset[Any] | None,
-        by: Retrain | None,
-        directory: Path | str | None,
-        workers: int | None,
-        engine: Engine,
-    ) -> Iterator[Retraining]:
-        """Retraining that saves its models in ``directory``, or in a temporary one."""
-        with contextlib.ExitStack() as stack:
-            folder = directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="ddm-exact-"))
-            samples = self._training_set(train)
-            yield Retraining(self.target, samples, folder, retrain=by, workers=workers, engine=engine)
-
-    def _training_set(self, train: Samples | Dataset[Any] | None) -> Samples:
-        if train is not None:
-            samples = Samples.from_dataset(train)
-            self.check_data(samples, "this")
-            return samples
-        if self.samples is None:
-            self.samples = self._found.get(self._load_training_set)
-        return self.samples
-
-    def _load_training_set(self) -> Samples:
-        """Load the training set that the run names, and check that it is unchanged."""
-        if self._find is None:
-            raise InputError(
-                "this run was saved from Python and does not name its data: give the training set as train=…."
-            )
-        try:
-            samples = self._find()
-        except InputError as error:
-            why = str(error).rstrip(".")
-            raise InputError(f"the training set of this run cannot be read: give it as train=… ({why}).") from error
-        self.check_data(samples, f"'{self.config['data'] if self.config else ''}'")
-        return samples
-
     @property
     def trust(self) -> str:
         """One line on how far to trust the answers, from the latest audit."""
         return trust_line(None if self.audited is None else self.audited.sentence)
 
     @property
-    def described(self) -> Mapping[str, Any] | None:
-        """Facts about the training set, used to say how another training set differs."""
-        return self.samples.fingerprint_parts() if self.samples is not None else self._described
-
-    def check_data(self, samples: Samples, what: str) -> None:
-        """Refuse a training set other than the one of this datamodel, and say what differs."""
-        if samples.fingerprint() != self.data:
-            raise InputError(
-                f"{what} is another training set than the datamodel was made with "
-                f"({samples.difference_from(self.described)}): give the datamodel's own training set."
-            )
+    def samples(self) -> Samples | None:
+        """The training set, if it is loaded."""
+        return self.training_set.samples
 
     def save(self, path: Path | str) -> None:
         """Write a run directory that ``ddm.load`` and the command line read.
@@ -380,7 +360,7 @@ class DistilledDatamodel:
 
         store.save(self, output_path(path))
 
-    def _level(self, level: str) -> tuple[Counterfactuals, Partition]:
+    def _level(self, level: str) -> tuple[Models, Partition]:
         if level == "cluster":
             return self._clusters, self.partition
         classes = self.partition.by_class()
@@ -400,12 +380,12 @@ class DistilledDatamodel:
             ("training samples", f"{len(self.partition.groups):,}"),
             ("groups", f"{len(self.partition)}, of {sizes.min()} to {sizes.max()} samples"),
             ("matching", self.settings.matching),
-            ("groups that could not be distilled", ", ".join(self.synset.stopped) or "none"),
+            ("groups that could not be distilled", ", ".join(self.distilled.stopped) or "none"),
         ]
         return html.table(("distilled datamodel", ""), facts) + html.paragraph(self.trust)
 
     def __repr__(self) -> str:
-        stopped = len(self.synset.stopped)
+        stopped = len(self.distilled.stopped)
         failed = f"; {stopped:,} of the groups could not be distilled" if stopped else ""
         return (
             f"DistilledDatamodel: {type(self.target.network).__name__} trained on {len(self.partition.groups):,} "

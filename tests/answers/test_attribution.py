@@ -215,7 +215,8 @@ def test_a_design_that_removes_nothing_is_refused(datamodel, digits, fast):
         datamodel.attribute(digits.test[0], design=np.ones((3, len(datamodel.partition))), fast=fast)
 
 
-def test_a_stopped_group_is_reported_as_unknown_and_ranked_last(digits, datamodel):
+def test_a_stopped_group_is_reported_as_unknown_and_ranked_last(digits, synset_datamodel):
+    datamodel = synset_datamodel
     broken = with_synset(datamodel, stopped={datamodel.partition.names[4]: "it stopped."})
     whole, found = (model.attribute(digits.test[0]) for model in (datamodel, broken))
     others = np.arange(len(found)) != 4

@@ -183,7 +183,8 @@ def stopped(datamodel, samples, names):
     )
 
 
-def test_a_group_whose_matching_was_stopped_is_left_out(digits, datamodel, found, refused):
+def test_a_group_whose_matching_was_stopped_is_left_out(digits, datamodel, synset_datamodel, refused):
+    found = synset_datamodel.diagnose(digits.validation, digits.train)
     name = datamodel.partition.names[4]
     broken = stopped(datamodel, digits.train, [name]).diagnose(digits.validation)
     others = np.arange(len(broken.groups)) != 4

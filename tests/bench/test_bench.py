@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 import ddm
 from ddm import bench
 from ddm.bench import located, noise, removal, unlearning
-from ddm.bench.methods import TITLES, run_method
+from ddm.bench.methods import TITLES, run_method, settings_of
 from ddm.bench.outcome import Outcome
 from ddm.bench.output import Report, format_cell
 from ddm.bench.problem import NO_ROWS, Problem, with_noise
@@ -37,6 +37,13 @@ def without_costs(value):
     if isinstance(value, dict):
         return {key: without_costs(part) for key, part in value.items() if key not in COSTS}
     return [without_costs(part) for part in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("method", ["ddm-response", "ddm-private", "ddm", "ddm-match", "ddm-paper"])
+def test_a_synset_is_always_scored_alone(problem, method):
+    settings = settings_of(problem, method)
+    assert settings.synset
+    assert settings.keep == 0 or settings.matching != "response"
 
 
 @pytest.mark.slow

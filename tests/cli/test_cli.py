@@ -251,6 +251,12 @@ def test_without_options_everything_is_the_default(wanted):
     assert out == Path("runs/digits")
 
 
+def test_a_fit_without_synset_keeps_its_responses(wanted, command):
+    for options in (("--no-synset",), ("--setting", "synset=false")):
+        assert wanted(*options)[0].settings == ddm.Settings(synset=False)
+    assert_refused(command("fit", "--no-synset", "--matching", "reverse"), "synset")
+
+
 def test_every_option_of_fit_reaches_the_config(wanted):
     options = (
         "mnist --out o --root r --limit 9 --size 7 --model resnet18ap --option width=8 --option init=xavier --epochs 2 "

@@ -51,7 +51,7 @@ def test_audit_prints_one_json_document_and_stores_it_in_the_run(command, plain)
     assert set(found.figures["same run"]) == {"oracle_fraction", "rho", "rho_global", "lds", "slope"}
     assert (len(found.groups), found.unions, found.orders, found.trainings) == (2, 2, 2, 10)
     assert read_json(Path("run/audit.json")) == add_checksum(
-        answer.json | {"of": hash_file(Path("run/synset.safetensors"))}
+        answer.json | {"of": hash_file(Path("run/responses.safetensors"))}
     )
     assert ddm.load("run").audited == found
     assert len(os.listdir("run/exact")) == 10
@@ -88,11 +88,11 @@ def test_a_complete_run_that_is_fitted_again_keeps_its_audit(command, audited):
     assert Audit.from_dict(answer.json["audit"]) == ddm.load(audited).audited
 
 
-def test_the_audit_of_another_synset_is_ignored(command, audited):
+def test_the_audit_of_other_responses_is_ignored(command, audited):
     shutil.copytree(audited, "run")
     datamodel, _ = ddm.runs.run.open_run(Path("run"))
     datamodel.audited = None
-    datamodel.synset.step_sizes.mul_(2)
+    datamodel.responses.clusters.scales.mul_(2)
     datamodel.save("run")
     assert Path("run/audit.json").exists()
     assert ask(command, "trace", "run", "--json").json["audit"] is None

@@ -73,7 +73,7 @@ def assert_usable(datamodel, digits, folder):
 def without_caches(datamodel, train):
     """The same datamodel as if it had never been asked: it finds its training set when it first needs it."""
     stages = (datamodel.target, datamodel.partition, datamodel.synset, datamodel.class_synset, datamodel.settings)
-    return ddm.DistilledDatamodel(*stages, datamodel.data, find=lambda: train)
+    return ddm.DistilledDatamodel(*stages, datamodel.data, find=lambda: train, responses=datamodel.responses)
 
 
 def assert_threads_agree(datamodel, digits, questions, each, folder):

@@ -5,8 +5,10 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from synset_alone import synset_alone
 
 from ddm.counterfactual.counterfactuals import Counterfactuals
+from ddm.counterfactual.displaced import Models
 from ddm.counterfactual.reach import beyond_reach
 from ddm.groups.partition import Partition
 
@@ -19,10 +21,24 @@ def displacement(network, datamodel):
     return datamodel.target.flat.vector(network.state_dict()) - datamodel.target.theta
 
 
+@pytest.fixture(scope="module", params=["responses", "synset"])
+def datamodel(request, datamodel):
+    """A datamodel that answers from kept responses, and one that answers from its synset."""
+    return datamodel if request.param == "responses" else synset_alone(datamodel)
+
+
 @pytest.fixture(scope="module")
-def classes(datamodel):
+def class_models(datamodel):
+    """The models without each class."""
+    if datamodel.responses is not None:
+        return Models(datamodel.target, datamodel.responses.classes.rows())
+    return Counterfactuals(datamodel.target, datamodel.class_synset)
+
+
+@pytest.fixture(scope="module")
+def classes(class_models):
     """The displacement of each class."""
-    return Counterfactuals(datamodel.target, datamodel.class_synset).directions(None)
+    return class_models.directions(None)
 
 
 def test_removing_all_groups_of_a_class_removes_the_class(datamodel, classes):
@@ -49,11 +65,11 @@ def test_a_class_whose_groups_have_the_weight_0_is_removed_and_one_of_small_weig
     torch.testing.assert_close(reduced, kept @ directions, rtol=1e-3, atol=1e-5)
 
 
-def test_the_fast_path_removes_whole_classes_too(datamodel, classes, digits):
+def test_the_fast_path_removes_whole_classes_too(datamodel, class_models, digits):
     removed = np.vstack([datamodel.partition.parents == 3, np.eye(len(datamodel.partition))[0] == 1])
     x, _ = digits.test.batch(slice(0, 8))
     found = datamodel.models.outputs(removed, x, fast=True) - datamodel.target.outputs(x)
-    wanted = Counterfactuals(datamodel.target, datamodel.class_synset).changes(torch.tensor([3]), x)[0]
+    wanted = class_models.changes(torch.tensor([3]), x)[0]
     torch.testing.assert_close(found[0], wanted, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(found[1], datamodel.models.changes(torch.tensor([0]), x)[0], rtol=1e-3, atol=1e-4)
 

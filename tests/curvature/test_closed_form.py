@@ -50,7 +50,6 @@ def logistic(request):
         trajectory.append(optimum.state_dict(), t, 1e4 * t)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibration, "_SAMPLES", N)  # the exact curvature
-        patch.setattr("ddm.distil.response.solve._OWN_SAMPLES", N)  # the exact curvature of each group
         patch.setattr("ddm.datamodel.check", lambda *_: [])  # a target that never moves is refused otherwise
         datamodel = ddm.DistilledDatamodel.fit(
             ddm.Target(optimum, trajectory),

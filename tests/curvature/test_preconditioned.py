@@ -101,7 +101,10 @@ def test_a_solve_without_a_group_agrees_with_the_dense_matrix_of_the_other_rows(
     shares = weights_by_hand(target) / weights_by_hand(target).sum(0)
     made = torch.cat(list(curvature.rows.batches()))
     owners = torch.arange(len(made)) // curvature.rows.per_checkpoint
-    right, members = torch.randn(2, L * D, generator=torch.Generator().manual_seed(2)), [np.arange(9), np.arange(20, 50)]
+    right, members = (
+        torch.randn(2, L * D, generator=torch.Generator().manual_seed(2)),
+        [np.arange(9), np.arange(20, 50)],
+    )
     found = curvature.solve_without(right, members)
     for b, direction, group in zip(right, found, members, strict=True):
         others = torch.as_tensor(~np.isin(curvature.rows.positions.numpy(), group))

@@ -31,6 +31,7 @@ from ddm.compute.files import read_json, read_json_object
 from ddm.compute.tensors import is_intact
 from ddm.data import images
 from ddm.data.readers import cifar, idx, npz
+from ddm.distil.kept import KeptResponses
 from ddm.distil.synset import Synset
 from ddm.groups.partition import Partition
 from ddm.runs import manifest, partition_file
@@ -148,6 +149,9 @@ def _readers(run: Path) -> dict[str, Reader]:
             mutations.changed_safetensors,
             Synset.load,
         ),
+        "responses": Reader(
+            "file.safetensors", files("responses.safetensors"), mutations.changed_safetensors, KeptResponses.load
+        ),
         "partition": Reader(
             "file.safetensors",
             files("partition.safetensors"),
@@ -180,8 +184,7 @@ def _readers(run: Path) -> dict[str, Reader]:
 
 NAMES = (
     *("manifest", "json", "config", "audit", "safetensors", "synset", "partition", "network", "outcome"),
-    "truth",
-    *("idx", "idx-gz", "pickle", "npz", "image"),
+    *("truth", "responses", "idx", "idx-gz", "pickle", "npz", "image"),
 )
 
 

@@ -156,7 +156,7 @@ def test_a_synset_of_training_images_reveals_its_members_and_noise_does_not(digi
 def test_synsets_that_start_from_training_images_lead_back_to_them(target, digits):
     partition = ddm.groups.partition.classwise(digits.train)
     settings = Settings(matching="reverse", steps=0)
-    synset, _ = distil(target, digits.train, partition, settings)
+    synset = distil(target, digits.train, partition, settings).synset
     starts = np.concatenate(
         [draw_members(partition.rows(k), name, settings)[0] for k, name in enumerate(partition.names)]
     )

@@ -353,9 +353,9 @@ def test_groups_across_classes_have_a_purity(digits, tmp_path):
 
 
 def test_a_group_that_could_not_be_distilled_is_named_and_has_no_effect(datamodel, digits, tmp_path):
-    found = copy.copy(datamodel)
-    found.synset = replace(datamodel.synset, stopped={"4/1": "it diverged."})
-    found._clusters = ddm.counterfactual.counterfactuals.Counterfactuals(datamodel.target, found.synset)
+    synset = replace(datamodel.synset, stopped={"4/1": "it diverged."})
+    stages = datamodel.target, datamodel.partition, synset, datamodel.class_synset, datamodel.settings, datamodel.data
+    found = ddm.DistilledDatamodel(*stages, samples=datamodel.samples)
     page = written(found, digits, tmp_path)
     assert "could not be distilled and have no effects below: 4/1" in page.text["model"]
     assert "4/1" not in page.charts["bars-data"]["layout"]["yaxis"]["ticktext"]

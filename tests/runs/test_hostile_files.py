@@ -374,6 +374,8 @@ def test_tensors_larger_than_their_file_are_refused(tmp_path, refused):
     [
         ("synset.safetensors", "images"),
         ("synset-class.safetensors", "lengths"),
+        ("responses.safetensors", "clusters"),
+        ("responses.safetensors", "class_scales"),
         ("trajectory/00001.safetensors", "classifier.weight"),
     ],
 )
@@ -469,6 +471,80 @@ def test_a_synset_with_wrong_shapes_or_dtypes_is_refused(run, tensor, change, re
     rewritten(run / "synset.safetensors", spoil)
     with refused("synset.safetensors"):
         Synset.load(run / "synset.safetensors")
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"clusters": 3},
+        {"clusters": ["0"]},
+        {"classes": [str(number) for number in range(9)] + ["8"]},
+        {"classes": []},
+        {"clusters": [str(number) for number in range(1, 11)]},
+        {"damping": {"scale": -1.0}},
+        {"damping": {"scale": "1"}},
+        {"damping": 3},
+        {"origin": 3},
+        {"origin": {"data": 5}},
+        {"origin": {"target": "another"}},
+    ],
+    ids=str,
+)
+def test_responses_with_invalid_metadata_are_refused(run, metadata, refused):
+    rewritten(run / "responses.safetensors", **metadata)
+    with refused("responses"):
+        ddm.load(run)
+    with refused("responses"):
+        raise ddm.InputError(verify(run).sentence)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "change"),
+    [
+        ("clusters", lambda x: x[:-1]),
+        ("clusters", lambda x: x[:, :-1]),
+        ("clusters", lambda x: x.float()),
+        ("clusters", lambda x: x[..., 0]),
+        ("clusters", lambda x: x[:, :0]),
+        ("classes", lambda x: x.long()),
+        ("classes", lambda x: x[:0]),
+        ("cluster_scales", lambda x: x[:-1]),
+        ("cluster_scales", lambda x: x.double()),
+        ("cluster_scales", lambda x: -x),
+        ("class_scales", lambda x: torch.full_like(x, 1e38)),
+    ],
+)
+def test_responses_with_wrong_shapes_dtypes_or_scales_are_refused(run, tensor, change, refused):
+    def spoil(tensors):
+        tensors[tensor] = change(tensors[tensor]).contiguous()
+
+    rewritten(run / "responses.safetensors", spoil)
+    with refused("responses.safetensors"):
+        ddm.load(run)
+
+
+def test_responses_of_another_number_of_parameters_are_refused(run, refused):
+    def spoil(tensors):
+        for level in ("clusters", "classes"):
+            tensors[level] = tensors[level][:, :-1].contiguous()
+
+    rewritten(run / "responses.safetensors", spoil)
+    with refused("parameters, but the network has"):
+        ddm.load(run)
+
+
+def test_responses_that_declare_more_than_their_file_holds_are_refused(run, frugal, command):
+    header = {"clusters": {"dtype": "F16", "shape": [10, 2**38], "data_offsets": [0, 20 * 2**38]}}
+    text = json.dumps(header).encode()
+    (run / "responses.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(16))
+    files = read_json(run / "manifest.json")["files"]
+    change_manifest(run, files={name: ddm.compute.files.hash_file(run / name) for name in files})
+    assert_refused(command("trace", run, "--index", 0), "responses.safetensors")
+
+
+def test_entries_of_responses_that_a_later_version_adds_do_no_harm(run, finished):
+    rewritten(run / "responses.safetensors", lambda tensors: tensors.update(later=torch.ones(2)), later=3)
+    assert torch.equal(ddm.load(run).responses.clusters.values, ddm.load(finished).responses.clusters.values)
 
 
 @pytest.mark.parametrize(

@@ -147,12 +147,27 @@ def test_more_matching_steps_need_more_time(matching):
     assert seconds[1] > seconds[0]  # every trial counts as one second
 
 
+def test_a_plan_knows_the_size_of_the_kept_responses_and_what_the_synset_takes(tmp_path):
+    whole = estimate(SMALL)
+    fit(SMALL, tmp_path / "run", "serial")
+    found = (tmp_path / "run" / "responses.safetensors").stat().st_size
+    assert 0.9 * found < whole.kept <= found
+    assert 0 < whole.synset < whole.seconds["matching"]
+    bare = estimate(replace(SMALL, settings=replace(SMALL.settings, synset=False)))
+    assert bare.synset == 0
+    assert bare.seconds["matching"] == pytest.approx(whole.seconds["matching"] - whole.synset)  # every trial: 1 second
+    assert bare.memory < whole.memory
+    assert bare.disk < whole.disk
+    assert estimate(replace(SMALL, settings=replace(SMALL.settings, keep=0))).kept == 0
+
+
 def test_a_plan_is_printed_and_nothing_is_written(command, tmp_path):
     answer = command("fit", "digits", "--limit", "100", "--epochs", "2", "--plan")
     assert answer.code == 0
     assert "This fit would take about" in answer.out
     assert "of memory" in answer.out
+    assert "of responses. The synset takes" in answer.out
     assert not list(tmp_path.iterdir())
     found = json.loads(command("fit", "digits", "--limit", "100", "--epochs", "2", "--plan", "--json").out)
-    assert set(found) == {"seconds", "memory", "workers", "disk"}
+    assert set(found) == {"seconds", "memory", "workers", "disk", "kept", "synset"}
     assert found["seconds"]["all"] == pytest.approx(sum(v for k, v in found["seconds"].items() if k != "all"))

@@ -29,6 +29,7 @@ RUN_FILES = (
     "partition.safetensors",
     "synset.safetensors",
     "synset-class.safetensors",
+    "responses.safetensors",
     "trajectory/00000.safetensors",
     "trajectory/00003.safetensors",
     "trajectory/00006.safetensors",

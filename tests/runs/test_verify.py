@@ -26,8 +26,8 @@ from ddm.runs.verify import DATA, TOGETHER, verify
 
 FILES = (
     *("config.json", "summary.json", "partition.safetensors", "synset.safetensors", "synset-class.safetensors"),
-    *("trajectory/00000.safetensors", "trajectory/00001.safetensors", "trajectory/progress.safetensors", "audit.json"),
-    "manifest.json",
+    *("responses.safetensors", "trajectory/00000.safetensors", "trajectory/00001.safetensors"),
+    *("trajectory/progress.safetensors", "audit.json", "manifest.json"),
 )
 
 
@@ -114,7 +114,7 @@ def test_verify_names_a_missing_file(run, name):
     assert bad(run) == {name: "missing"}
 
 
-@pytest.mark.parametrize("name", FILES[2:8])
+@pytest.mark.parametrize("name", FILES[2:9])
 def test_verify_names_a_truncated_file(run, name):
     content = (run / name).read_bytes()
     (run / name).write_bytes(content[: len(content) // 2])
@@ -138,7 +138,10 @@ def test_verify_reports_all_bad_files_at_once(run, command):
     assert found["config.json"] == "whole"
 
 
-@pytest.mark.parametrize("name", ["synset.safetensors", "synset-class.safetensors", "trajectory/00002.safetensors"])
+@pytest.mark.parametrize(
+    "name",
+    ["synset.safetensors", "synset-class.safetensors", "responses.safetensors", "trajectory/00002.safetensors"],
+)
 def test_a_file_of_another_run_is_foreign(run, other, name):
     shutil.copy(other / name, run / name)
     assert bad(run) == {name: "foreign"}
@@ -191,6 +194,7 @@ def test_the_existing_files_of_an_incomplete_run_are_checked(run):
 
 def test_a_run_without_checksums_still_loads_and_verify_calls_it_unchecked(run, digits):
     """The first versions wrote such runs: checksums of three files in the manifest, and none inside files."""
+    (run / "responses.safetensors").unlink()
     for path in run.rglob("*.safetensors"):
         tensors = {name: tensor.clone() for name, tensor in read_tensors(path).items()}
         metadata = {key: value for key, value in read_metadata(path).items() if key not in ("origin", "data")}
@@ -198,7 +202,7 @@ def test_a_run_without_checksums_still_loads_and_verify_calls_it_unchecked(run, 
         ddm.compute.tensors.save_file(tensors, path, metadata={"ddm": json.dumps(metadata)})
     facts = read_json(run / "manifest.json")
     facts["files"] = {
-        name: ddm.compute.files.hash_file(run / name) for name in facts["files"] if name in folder.FILES[2:]
+        name: ddm.compute.files.hash_file(run / name) for name in facts["files"] if name in folder.FILES[2:-1]
     }
     for key in ("checksum", "described"):
         del facts[key]

@@ -255,8 +255,7 @@ def test_effects_in_a_short_training_of_a_deep_network_are_of_the_size_that_retr
     responses = Responses(target, samples, Settings(curvature=2048), engine="serial")
     pulls = responses.pulls(groups)
     responses.choose_damping(pulls)
-    directions = responses.curvature.solve(pulls)
-    moved = target.theta + responses.scaled(directions, pulls, groups)
+    moved = target.theta + responses.without_own(pulls, groups)[0]
     before = F.cross_entropy(target.outputs(x), y)
     predicted = [F.cross_entropy(target.flat(theta, target.fixed, x), y) - before for theta in moved]
     retrained = [ddm.train(network, samples, recipe, without=rows).outputs(x) for rows in groups]

@@ -20,8 +20,8 @@ from ddm.answers.objectives import Objective, ObjectiveLike, resolve
 from ddm.answers.question import Batch
 from ddm.compute.files import atomic_write, write_json
 from ddm.counterfactual import designs
-from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.counterfactual.designs import Weights
+from ddm.counterfactual.displaced import Models
 from ddm.counterfactual.reach import beyond_reach
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
@@ -185,7 +185,7 @@ class Attribution:
 
 
 def attribute(
-    models: Counterfactuals,
+    models: Models,
     partition: Partition,
     removed: np.ndarray,
     batch: Batch,
@@ -200,7 +200,7 @@ def attribute(
     A perturbation never removes groups that are not chosen or whose matching was stopped.
     """
     chosen = np.arange(len(partition)) if chosen is None else chosen
-    usable = chosen[models.synset.usable.numpy()[chosen]]
+    usable = chosen[models.usable[chosen]]
     weights = designs.weights(removed, beta)
     removable = np.zeros(len(partition), bool)
     removable[usable] = True

@@ -33,7 +33,7 @@ from ddm.answers.labels import (
 from ddm.answers.objectives import OBJECTIVES, Measure, Objective, resolve
 from ddm.answers.question import Batch
 from ddm.counterfactual import designs
-from ddm.counterfactual.counterfactuals import Counterfactuals
+from ddm.counterfactual.displaced import Models
 from ddm.data.samples import Samples
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
@@ -190,15 +190,13 @@ class Diagnosis:
         return "".join(html.paragraph(sentence) for sentence in self.sentences())
 
 
-def diagnose(
-    models: Counterfactuals, partition: Partition, batch: Batch, train: Samples, trust: str | None
-) -> Diagnosis:
+def diagnose(models: Models, partition: Partition, batch: Batch, train: Samples, trust: str | None) -> Diagnosis:
     """Diagnose the target of ``models`` on a batch of held-out samples.
 
     train: the training set, in the order of the partition
     trust: the audit's sentence
     """
-    if not models.synset.usable.any():
+    if not models.usable.any():
         raise InputError("no group can be removed, as all their matchings were stopped: fit with other settings.")
     baseline, labels = models.target.outputs(batch[0]), batch[1].to(models.target.device)
     check_predictions(baseline, len(partition.classes))
@@ -231,11 +229,11 @@ def diagnose(
 
 
 def _measure(
-    models: Counterfactuals, partition: Partition, batch: Batch, baseline: Tensor, pairs: Sequence[ConfusedPair]
+    models: Models, partition: Partition, batch: Batch, baseline: Tensor, pairs: Sequence[ConfusedPair]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Values with all groups ``(...)`` and effects of removing each group ``(K, ...)``, by the name of the measure."""
     x, labels = batch
-    usable = np.flatnonzero(models.synset.usable.numpy())
+    usable = np.flatnonzero(models.usable)
     removed, every = designs.leave_one_out(len(partition))[usable], np.arange(len(partition))
     measures = _measures(models.target.loss, pairs)
     shapes = {name: torch.as_tensor(measure(baseline, baseline, labels)).shape for name, measure in measures.items()}

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ddm.compute import progress
 from ddm.counterfactual import designs
-from ddm.counterfactual.counterfactuals import Counterfactuals
+from ddm.counterfactual.displaced import Models
 from ddm.data.samples import Samples
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
@@ -108,9 +108,9 @@ class LabelCheck:
         return int(np.bincount(others).argmax()) if len(others) else None
 
 
-def check_labels(models: Counterfactuals, partition: Partition, train: Samples) -> dict[int, LabelCheck]:
+def check_labels(models: Models, partition: Partition, train: Samples) -> dict[int, LabelCheck]:
     """The label check of every group that can be removed, by the group's number."""
-    usable = np.flatnonzero(models.synset.usable.numpy())
+    usable = np.flatnonzero(models.usable)
     removed = designs.leave_one_out(len(partition))
     checks = {}
     with progress.bar("labels of groups", len(usable)) as advance, progress.silent():

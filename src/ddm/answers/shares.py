@@ -23,7 +23,7 @@ from ddm.answers.attribution import SIGN, attribute
 from ddm.answers.objectives import Objective, ObjectiveLike, resolve
 from ddm.answers.question import Batch
 from ddm.counterfactual import designs
-from ddm.counterfactual.counterfactuals import Counterfactuals
+from ddm.counterfactual.displaced import Models
 from ddm.curvature.directional import logits_along
 from ddm.distil.response.solve import Responses
 from ddm.errors import InputError
@@ -129,7 +129,7 @@ class Shares:
 
 
 def find_shares(
-    models: Counterfactuals,
+    models: Models,
     partition: Partition,
     group: int,
     batch: Batch,

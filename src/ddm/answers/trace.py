@@ -15,7 +15,7 @@ from ddm.answers.objectives import ObjectiveLike, resolve
 from ddm.answers.question import Batch
 from ddm.compute import progress
 from ddm.counterfactual import designs
-from ddm.counterfactual.counterfactuals import Counterfactuals
+from ddm.counterfactual.displaced import Models
 from ddm.groups.partition import Partition
 from ddm.plots import html, units
 from ddm.truth.retraining import NO_ROWS, Retraining, group_rows
@@ -107,11 +107,11 @@ class Trace:
 
 
 def trace(
-    models: Counterfactuals,
+    models: Models,
     partition: Partition,
     batch: Batch,
     objective: ObjectiveLike,
-    class_models: Counterfactuals | None = None,
+    class_models: Models | None = None,
 ) -> Trace:
     """Search the classes and then the clusters of the most responsible one; without ``class_models``, every group."""
     clusters, classes = designs.leave_one_out(len(partition)), partition.by_class()

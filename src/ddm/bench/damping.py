@@ -54,7 +54,7 @@ def _rows(problem: Problem, title: str) -> Iterator[Row]:
     gains, figures = {}, {}
     for scale in SCALES:
         gains[scale] = gain(curvature, pulls, scale)
-        moved = responses.scaled(curvature.solve(pulls), pulls, members)
+        moved, _ = responses.without_own(pulls, members)
         effects = predict_effects(Models(problem.target, moved), problem.effect_query)
         figures[scale] = fidelity.fidelity_figures(effects, problem)
     chosen, largest = choose_damping(curvature, pulls).scale, max(gains.values())

@@ -29,13 +29,13 @@ def _responses(
     problem: Problem,
     target: Target,
     *,
-    scaled: bool = True,
+    others: bool = True,
     last: bool = False,
     **changes: Any,
 ) -> Tensor:
     """Δ ``(K, P)`` of every group.
 
-    scaled:  scale each response by its length a_κ
+    others:  leave the group's own curvature out of the solve
     last:    use only the last checkpoint
     changes: changed distillation settings
     """
@@ -45,10 +45,7 @@ def _responses(
     members = problem.single_groups
     pulls = responses.pulls(members)
     responses.choose_damping(pulls)
-    directions = responses.curvature.solve(pulls)
-    if not scaled:
-        return directions
-    return responses.scaled(directions, pulls, members)
+    return responses.without_own(pulls, members)[0] if others else responses.curvature.solve(pulls)
 
 
 def _pulls(problem: Problem) -> Tensor:
@@ -68,9 +65,8 @@ def _synset_outcome(problem: Problem, **changes: Any) -> Outcome:
     """The outcome of a synset distilled with changed settings."""
     started = time.perf_counter()
     base = settings_of(problem, "ddm" if changes.get("matching") == "reverse" else "ddm-response")
-    synset, _ = distil(
-        problem.target, problem.train, replace(problem.partition, parents=None), replace(base, **changes)
-    )
+    partition = replace(problem.partition, parents=None)
+    synset = distil(problem.target, problem.train, partition, replace(base, **changes)).made_synset
     cost = Cost(time.perf_counter() - started, 0.0, synset.nbytes)
     return Outcome(predict_effects(Counterfactuals(problem.target, synset), problem.effect_query), cost)
 
@@ -89,7 +85,7 @@ RUNGS: Mapping[str, Rung] = {
     "ladder-4096": _response_rung(curvature=4096),
     "ladder-few-checkpoints": _response_rung(checkpoints=4),
     "ladder-few-samples": _response_rung(samples=16),
-    "ladder-not-own": _response_rung(scaled=False),
+    "ladder-not-own": _response_rung(others=False),
     "ladder-damping-1": _response_rung(damping=1.0),
     "ladder-damping-10": _response_rung(damping=10.0),
     "ladder-orders": partial(displacement_outcome, find_displacements=partial(_mean_responses, orders=3)),
@@ -111,7 +107,7 @@ _TITLES = {
     "response": "the default number of rows",
     "ladder-few-checkpoints": "… with 4 checkpoints",
     "ladder-few-samples": "… with 16 samples per group",
-    "ladder-not-own": "… without the lengths a_κ",
+    "ladder-not-own": "… with the group's own curvature",
     "ladder-damping-1": "… with the damping of the training, not chosen",
     "ladder-damping-10": "… with 10 times that damping",
     "ladder-orders": "… mean of 3 batch orders from one initialisation",

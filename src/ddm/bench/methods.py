@@ -53,12 +53,12 @@ _RESPONSES = ("ddm-response", "response")
 
 
 def settings_of(problem: Problem, method: str) -> Settings:
-    """The distillation settings of a variant of DDM."""
+    """The distillation settings of a variant of DDM. It keeps no responses, so that the synset is scored alone."""
     if method == "ddm-private":
         return private(settings_of(problem, "ddm-response"))
     if method in _RESPONSES:
         required: dict[str, Any] = {"labels": "soft", "step_size": None, "finetune_steps": 1}
-        return replace(problem.setup.settings, matching="response", **required)
+        return replace(problem.setup.settings, matching="response", keep=0.0, synset=True, **required)
     mine = replace(problem.setup.settings, matching="forward" if method == "ddm-match" else "reverse")
     if method == "ddm-paper":
         _, literal = paper(problem.setup.data, problem.setup.model)

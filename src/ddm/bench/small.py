@@ -122,8 +122,8 @@ class SmallGroups:
         folder = problem.distillation_folder(settings).with_suffix(".small")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*fewer than")  # small on purpose
-            synset, _ = distil(problem.target, problem.train, self.partition, settings, folder, "serial")
-        return Counterfactuals(problem.target, synset).directions(None)
+            distilled = distil(problem.target, problem.train, self.partition, settings, folder, "serial")
+        return Counterfactuals(problem.target, distilled.made_synset).directions(None)
 
     def _true_pulls(self, partition: Partition) -> Tensor:
         """True pulls ``(K, P)``, from at most as many samples per group as the distillation uses."""

@@ -156,8 +156,8 @@ def _unlearned(problem: Problem, order: int, method: str, masks: np.ndarray, x: 
     settings = settings_of(problem, method)
     folder = problem.distillation_folder(settings)
     folder = folder.with_name(f"{folder.name}-order-{order}")
-    synset, _ = distil(target, problem.train, replace(problem.partition, parents=None), settings, folder)
-    return Counterfactuals(target, synset).outputs(masks, x)
+    distilled = distil(target, problem.train, replace(problem.partition, parents=None), settings, folder)
+    return Counterfactuals(target, distilled.made_synset).outputs(masks, x)
 
 
 def _figure(problem: Problem, unlearned: np.ndarray, true: np.ndarray) -> Figure:

@@ -106,6 +106,9 @@ def fit(
             "--private", help="Start from noise and clip gradients, so that the synset reveals less of single samples."
         ),
     ] = False,
+    no_synset: Annotated[
+        bool, typer.Option("--no-synset", help="Only keep the responses; ddm distil makes the synset later.")
+    ] = False,
     config: Annotated[Path | None, typer.Option(help="Replay this config.json instead of the options above.")] = None,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -125,6 +128,7 @@ def fit(
     else:
         recipe, settings = _preset(preset, data, model)
         recipe, given = _recipe(context, recipe), _pairs(setting, "setting")
+        given |= {"synset": False} if no_synset else {}
         settings = _settings(settings, given, matching, private)
         described = Config(
             data=data,
@@ -152,6 +156,7 @@ def fit(
         print_json(facts | {"run": str(out)} | audited_part(datamodel))
     else:
         describe_run(console(), facts, str(out))
+        console().print(datamodel.distilled.sentence)
         console().print(datamodel.trust)
 
 
@@ -210,7 +215,7 @@ def _preset(preset: str | None, data: str, model: str) -> tuple[Recipe, Settings
 
 
 def _pairs(given: list[str] | None, what: str) -> dict[str, Any]:
-    """``name=value`` options as a dictionary, numbers read as numbers."""
+    """``name=value`` options as a dictionary, with numbers, true and false read as such."""
     found = {}
     for text in given or []:
         name, equals, value = text.partition("=")
@@ -222,6 +227,8 @@ def _pairs(given: list[str] | None, what: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
     for read in (int, float):
         try:
             return read(text)

@@ -21,6 +21,7 @@ from ddm.cli.audit import audit
 from ddm.cli.bench import bench
 from ddm.cli.demo import demo
 from ddm.cli.diagnose import diagnose
+from ddm.cli.distil import distil
 from ddm.cli.explore import explore
 from ddm.cli.fit import fit
 from ddm.cli.report import report
@@ -80,7 +81,7 @@ app = typer.Typer(
     help="Which of my training data made the model do this, and what would it be without them?",
 )
 
-for command in (demo, fit, attribute, trace, diagnose, unlearn, audit, report, explore, verify, bench):
+for command in (demo, fit, attribute, trace, diagnose, unlearn, audit, report, explore, verify, distil, bench):
     app.command(cls=_Command)(_with_metavars(command))
 
 

@@ -36,11 +36,14 @@ def describe_run(out: Console, facts: dict[str, Any], folder: str) -> None:
         f"of {facts['data']}. Accuracy: {accuracy['train']:.1%} on the training set, {accuracy['validation']:.1%} on "
         f"{samples['validation']:,} validation samples, {accuracy['test']:.1%} on {samples['test']:,} test samples."
     )
-    out.print(
-        f"{facts['groups']} groups of {sizes['smallest']} to {sizes['largest']} samples, distilled by "
-        f"{facts['matching']} matching into {facts['synset_bytes'] / 1024:,.0f} KiB. Mean alignment of the synsets "
-        f"with their targets: {facts['alignment']:.2f} (1 is perfect, 0 is unrelated)."
-    )
+    groups = f"{facts['groups']} groups of {sizes['smallest']} to {sizes['largest']} samples"
+    if facts["alignment"] is None:
+        out.print(f"{groups}, whose responses are kept. There is no synset: ddm distil makes it.")
+    else:
+        out.print(
+            f"{groups}, distilled by {facts['matching']} matching into {units.size_text(facts['synset_bytes'])}. Mean "
+            f"alignment of the synsets with their targets: {facts['alignment']:.2f} (1 is perfect, 0 is unrelated)."
+        )
     if facts.get("damping"):
         out.print(describe_damping(facts["damping"]))
     if facts["stopped"]:
@@ -68,6 +71,18 @@ def describe_estimate(out: Console, estimate: Estimate) -> None:
         f"It needs about {estimate.memory / 2**30:.1f} GiB of memory{workers} and "
         f"{estimate.disk / 2**20:,.0f} MiB of disk. "
         "Each estimate is within a factor of two. Nothing was written."
+    )
+    if estimate.kept:
+        saving = f" The synset takes {format_duration(estimate.synset)} of the fit; --no-synset leaves it out."
+        out.print(f"It keeps {units.size_text(estimate.kept)} of responses.{saving if estimate.synset else ''}")
+
+
+def describe_release(out: Console, folder: str, names: Sequence[str]) -> None:
+    """Print the files of a released run."""
+    out.print(f"The released run in {escape(folder)} answers from its synset alone. Its files: {', '.join(names)}.")
+    out.print(
+        "It has no kept responses, no retrained models, no audit and no earlier checkpoints. Read docs/privacy.md "
+        "before you share it."
     )
 
 

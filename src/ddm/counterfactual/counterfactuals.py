@@ -36,6 +36,17 @@ class Counterfactuals(Models):
         """K, the number of groups."""
         return len(self.synset)
 
+    @property
+    def usable(self) -> np.ndarray:
+        """True for groups that can be removed ``(K,)``, because their matching was not stopped."""
+        usable: np.ndarray = self.synset.usable.numpy()
+        return usable
+
+    @property
+    def has_directions(self) -> bool:
+        """True if the fine-tuning has one step."""
+        return self.synset.steps == 1
+
     def directions(self, groups: Tensor | None) -> Tensor:
         """−α_κ ∇L(θ_τ; S_κ) ``(B, P)`` of some groups, or of all. Cached if all fit the memory budget."""
         if self.synset.steps > 1:

@@ -52,6 +52,19 @@ class Models:
         """d_κ ``(B, P)`` of some groups, or of all."""
         return self._directions if groups is None else self._directions[groups]
 
+    @property
+    def usable(self) -> np.ndarray:
+        """True for groups that can be removed ``(K,)``."""
+        return np.ones(len(self), dtype=bool)
+
+    @property
+    def has_directions(self) -> bool:
+        """True if every model is θ_τ plus multiples of fixed directions, as ``fast`` needs it."""
+        return True
+
+    def check_usable(self, removed: np.ndarray) -> None:
+        """Refuse to remove a group that cannot be removed; ``removed (K,)``."""
+
     def parameters(self, removed: np.ndarray | Tensor) -> Tensor:
         """θ_p ``(M, P)`` for M perturbations ``removed (M, K)``."""
         removed, theta = multiples(self._check(removed), self.own), self.target.theta

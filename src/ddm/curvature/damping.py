@@ -28,6 +28,10 @@ _LEAST_RISE = 0.01
 """Relative rise of the gain that justifies another multiple. Where rows are many, the gain is flat, and smaller
 differences are noise."""
 
+_FLAT = 0.02
+"""Relative loss of gain that a larger multiple may have. The gain does not see how long the d_κ are. Rows that miss
+stiff directions make them too long, and more damping makes them shorter."""
+
 
 @dataclass(frozen=True)
 class Damping:
@@ -41,7 +45,8 @@ def choose_damping(curvature: Curvature, pulls: Tensor) -> Damping:
     """Set the curvature's damping to the multiple with the largest gain for pulls ``(B, P)`` of some groups.
 
     The search starts at c = 1, the damping of the training, and tries few multiples, because each costs a
-    factorisation. It goes up by factors of 10 for as long as the gain rises, then tries the neighbours of the best.
+    factorisation. It goes up by factors of 10 for as long as the gain rises, then tries the neighbours of the best. If
+    the best is better than c = 1, so that rows are few, the largest multiple with nearly the same gain is chosen.
     """
     gains: dict[float, float] = {}
 
@@ -58,7 +63,12 @@ def choose_damping(curvature: Curvature, pulls: Tensor) -> Damping:
     best = max(neighbours, key=at)
     while best > 0 and at(best - 1) > at(best):
         best -= 1
-    chosen = SCALES[best] if at(best) > (1 + _LEAST_RISE) * gains[1.0] else 1.0
+    chosen = 1.0
+    if at(best) > (1 + _LEAST_RISE) * gains[1.0]:
+        least = (1 - _FLAT) * at(best)
+        while best + 1 < len(SCALES) and at(best + 1) >= least:
+            best += 1
+        chosen = SCALES[best]
     curvature.set_damping(chosen)
     return Damping(chosen, dict(sorted(gains.items())))
 

@@ -63,7 +63,8 @@ class PreconditionedCurvature(SampledCurvature):
 
     def _solve_inner(self, right: Tensor, transposed: bool = False) -> Tensor:
         factors, pivots = self._factors
-        return torch.linalg.lu_solve(factors, pivots, right.to(factors), adjoint=transposed)
+        solved: Tensor = torch.linalg.lu_solve(factors, pivots, right.to(factors), adjoint=transposed)
+        return solved
 
     def _row_weights(self, undamped: Tensor, transposed: bool = False) -> Tensor:
         """(cI + VΛ⁻¹Uᵀ)⁻¹ VΛ⁻¹b ``(M, B)`` for Λ⁻¹b ``(B, P)``; transposed, U and V change places."""

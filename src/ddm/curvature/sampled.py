@@ -153,7 +153,8 @@ class SampledCurvature:
         units = weights.new_zeros(len(weights), len(own))
         units[own, torch.arange(len(own))] = 1
         columns = self._solve_inner(units)
-        return weights - columns @ torch.linalg.solve(columns[own], weights[own])
+        removed: Tensor = columns @ torch.linalg.solve(columns[own], weights[own])
+        return weights - removed
 
     def _own_push(self, own: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
         """A function of directions d ``(B, P)`` that returns (Ḡ + cΛ)⁻¹ Ḡ_κ d_κ ``(B, P)``."""
@@ -172,14 +173,16 @@ class SampledCurvature:
 
     def _solve_square(self, right: Tensor, transposed: bool = False) -> Tensor:
         """(Ḡ + cΛ)⁻¹ b from the factors of the P × P matrix."""
-        return torch.cholesky_solve((right * self._scale).T, self._factors).T * self._scale
+        solved: Tensor = torch.cholesky_solve((right * self._scale).T, self._factors).T * self._scale
+        return solved
 
     def _factorise(self, matrix: Tensor) -> Any:
         return cholesky(matrix)
 
     def _solve_inner(self, right: Tensor, transposed: bool = False) -> Tensor:
         """Solve with the factors of the M × M matrix."""
-        return torch.cholesky_solve(right.to(self._factors), self._factors)
+        solved: Tensor = torch.cholesky_solve(right.to(self._factors), self._factors)
+        return solved
 
     def _row_weights(self, undamped: Tensor, transposed: bool = False) -> Tensor:
         """(cI + RΛ⁻¹Rᵀ)⁻¹ RΛ⁻¹b ``(M, B)`` for Λ⁻¹b ``(B, P)``."""

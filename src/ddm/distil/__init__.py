@@ -1,7 +1,19 @@
 """Distil the influence of each group, a cluster or a class, into its synset."""
 
-from ddm.distil.driver import MATCHINGS, distil, estimate_matching
+from ddm.distil.distilled import Distilled
+from ddm.distil.driver import MATCHINGS, distil, distil_kept, estimate_matching
 from ddm.distil.estimate import MatchingEstimate
 from ddm.distil.settings import Settings, changed, paper, private
 
-__all__ = ["MATCHINGS", "MatchingEstimate", "Settings", "changed", "distil", "estimate_matching", "paper", "private"]
+__all__ = [
+    "MATCHINGS",
+    "Distilled",
+    "MatchingEstimate",
+    "Settings",
+    "changed",
+    "distil",
+    "distil_kept",
+    "estimate_matching",
+    "paper",
+    "private",
+]

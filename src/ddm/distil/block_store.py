@@ -9,19 +9,28 @@ from ddm.compute.files import read_json_object, write_json
 from ddm.compute.tensors import check_intact
 from ddm.data.samples import Samples
 from ddm.distil.blocks import Block
-from ddm.distil.matching import LevelSynset
+from ddm.distil.kept import KeptResponses
+from ddm.distil.matching import DistilledBlock
 from ddm.distil.settings import Settings
 from ddm.distil.synset import Synset
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
 from ddm.training.target import Target
 
+_RESPONSES = "responses"
+"""Name of the kept responses of a block, beside the names of the levels."""
+
+_ADVICE = "delete it, and the block is distilled again"
+
 
 class BlockStore:
-    """A folder with the synsets of finished blocks. Without a folder it stores nothing."""
+    """A folder with the results of finished blocks. Without a folder it stores nothing.
 
-    def __init__(self, directory: Path | None) -> None:
-        self.directory = directory
+    synsets, responses: which results a finished block has
+    """
+
+    def __init__(self, directory: Path | None, *, synsets: bool = True, responses: bool = False) -> None:
+        self.directory, self.synsets, self.responses = directory, synsets, responses
 
     def check_identity(self, target: Target, samples: Samples, partition: Partition, settings: Settings) -> None:
         """Refuse a folder with blocks of another distillation. Label an empty one for this distillation."""
@@ -43,23 +52,26 @@ class BlockStore:
                     f"'{self.directory}' holds blocks that were distilled with another {what}: choose another folder."
                 )
 
-    def save(self, number: int, parts: list[LevelSynset]) -> None:
-        """Write the synsets of a finished block."""
-        if self.directory is not None:
-            for level, synset in parts:
-                synset.save(_path(self.directory, number, level))
-
-    def load(self, number: int, block: Block) -> list[LevelSynset]:
-        """The synsets of a block that an earlier run finished; empty if it did not finish the block."""
+    def save(self, number: int, block: DistilledBlock) -> None:
+        """Write the results of a finished block."""
         if self.directory is None:
-            return []
-        levels = [
-            (level, groups) for level, groups in (("cluster", block.clusters), ("class", block.classes)) if groups
-        ]
-        paths = [_path(self.directory, number, level) for level, _ in levels]
-        if not all(path.exists() for path in paths):
-            return []
-        return [(level, _load(path, len(groups))) for path, (level, groups) in zip(paths, levels, strict=True)]
+            return
+        for level, synset in block.synsets:
+            synset.save(_path(self.directory, number, level))
+        if block.responses is not None:
+            block.responses.save(_path(self.directory, number, _RESPONSES))
+
+    def load(self, number: int, block: Block) -> DistilledBlock | None:
+        """The results of a block that an earlier run finished; None if it did not finish the block."""
+        if self.directory is None:
+            return None
+        groups = {"cluster": len(block.clusters), "class": len(block.classes)}
+        levels = {level: count for level, count in groups.items() if count and self.synsets}
+        paths = {name: _path(self.directory, number, name) for name in (*levels, _RESPONSES)}
+        if not all(path.exists() for name, path in paths.items() if name in levels or self.responses):
+            return None
+        synsets = [(level, _load(paths[level], count)) for level, count in levels.items()]
+        return DistilledBlock(synsets, _load_responses(paths[_RESPONSES], block) if self.responses else None)
 
 
 def _path(directory: Path, number: int, level: str) -> Path:
@@ -68,8 +80,17 @@ def _path(directory: Path, number: int, level: str) -> Path:
 
 def _load(path: Path, groups: int) -> Synset:
     """The synset at ``path``; refuses a damaged file, and one that is not for this number of groups."""
-    check_intact(path, "delete it, and the block is distilled again")
+    check_intact(path, _ADVICE)
     synset = Synset.load(path)
     if len(synset) != groups:
-        raise InputError(f"'{path}' belongs to other groups: delete it, and the block is distilled again.")
+        raise InputError(f"'{path}' belongs to other groups: {_ADVICE}.")
     return synset
+
+
+def _load_responses(path: Path, block: Block) -> KeptResponses:
+    """The kept responses at ``path``; refuses a damaged file, and one of other numbers of groups and classes."""
+    check_intact(path, _ADVICE)
+    kept = KeptResponses.load(path)
+    if (len(kept.clusters), len(kept.classes)) != (len(block.clusters), len(block.classes)):
+        raise InputError(f"'{path}' belongs to other groups: {_ADVICE}.")
+    return kept

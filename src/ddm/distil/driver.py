@@ -1,4 +1,4 @@
-"""Distils the synsets of all groups, in blocks of groups that fit the memory.
+"""Distils all groups into kept responses and synsets, in blocks of groups that fit the memory.
 
 A block holds complete classes where they fit, because the gradient of a class is the mean of its clusters' gradients.
 Each block is saved when it is finished, so that a killed run resumes with the next one.
@@ -20,10 +20,13 @@ from ddm.compute.progress import bar
 from ddm.data.samples import Samples, check_two_classes
 from ddm.distil.block_store import BlockStore
 from ddm.distil.blocks import Block, plan_blocks
+from ddm.distil.distilled import Distilled
 from ddm.distil.estimate import MatchingEstimate
 from ddm.distil.gradient.matching import GradientMatching
-from ddm.distil.matching import LevelSynset, Matching
+from ddm.distil.kept import KeptResponses, keeps_responses, kept_bytes
+from ddm.distil.matching import DistilledBlock, LevelSynset, Matching
 from ddm.distil.response.matching import ResponseMatching
+from ddm.distil.response.shared_bank import MAX_BLOCK_GROUPS, SharedBank, bytes_per_group
 from ddm.distil.settings import Settings
 from ddm.distil.synset import Synset
 from ddm.errors import InputError
@@ -48,8 +51,8 @@ def distil(
     settings: Settings | None = None,
     directory: Path | None = None,
     engine: Engine = None,
-) -> tuple[Synset, Synset | None]:
-    """The synset of every group, and that of every class if groups lie within classes.
+) -> Distilled:
+    """The kept responses and the synsets of every group, and of every class if groups lie within classes.
 
     directory: folder that stores finished blocks; a later call with the same folder resumes from them
     engine:    computes the pulls of response matching, or the blocks of the other matchings
@@ -59,47 +62,90 @@ def distil(
     upper = partition.by_class()
     if upper is not None and len(upper) == len(partition) and settings.matching != "response":
         # A group that is a class is distilled once. Response matching closes the output of the class only.
-        synset, _ = distil(target, samples, replace(partition, parents=None), settings, directory, engine)
-        return synset, _rename_to_classes(synset, partition, upper)
+        synset = distil(target, samples, replace(partition, parents=None), settings, directory, engine).synset
+        assert synset is not None
+        return Distilled(synset, _rename_to_classes(synset, partition, upper))
     if settings.clip is not None:
         _warn_of_small_groups(partition)
-    store = BlockStore(directory)
+    keeps = _check_budget(settings, len(partition) + len(upper or ()), target.flat.size)
+    store = BlockStore(directory, synsets=settings.synset, responses=keeps)
     store.check_identity(target, samples, partition, settings)
     matching = MATCHINGS[settings.matching](target, samples, settings, engine)
-    parts = _distil_blocks(matching, partition, upper, settings, store)
+    blocks, origin = _distil_blocks(matching, partition, upper, settings, store), target.origin(samples.fingerprint())
+    kept = [block.responses for block in blocks if block.responses is not None]
+    classes = () if upper is None else upper.names
+    responses = KeptResponses.join(kept, partition.names, classes, origin) if keeps else None
+    if not settings.synset:
+        return Distilled(None, None, responses)
+    synsets = [part for block in blocks for part in block.synsets]
+    return Distilled(*_join_levels(synsets, partition, settings, origin, kept=keeps), responses)
+
+
+def distil_kept(
+    target: Target, samples: Samples, partition: Partition, settings: Settings, responses: KeptResponses
+) -> Distilled:
+    """The synsets of kept responses: the same, bit for bit, as those of a fit that makes both."""
+    bank = SharedBank(target, samples, settings)
+    blocks = plan_blocks(partition, bytes_per_group(target), settings.memory, MAX_BLOCK_GROUPS)
+    synsets: list[LevelSynset] = []
+    with bar("encoding", bank.encoder.rows) as advance, _refusing_constant_targets():
+        for block in blocks:
+            clusters, classes = responses.clusters.part(block.clusters), responses.classes.part(block.classes)
+            synsets += bank.synsets(clusters.moved(), classes.moved(), responses.damping, advance)
     origin = target.origin(samples.fingerprint())
-    clusters = _join(parts, "cluster", partition, settings, origin)
-    if settings.matching == "response":
-        _warn_of_encoding_error(clusters, settings)
-    return clusters, None if upper is None else _join(parts, "class", upper, settings, origin)
+    return Distilled(*_join_levels(synsets, partition, settings, origin, kept=True), responses)
 
 
 def estimate_matching(
     target: Target, samples: Samples, partition: Partition, settings: Settings, engine: Engine = None
 ) -> MatchingEstimate:
     """Estimate the time, memory and disk space of ``distil`` from short trials."""
+    upper = partition.by_class()
+    _check_budget(settings, len(partition) + len(upper or ()), target.flat.size)
     matching = MATCHINGS[settings.matching](target, samples, settings, engine)
-    return matching.estimate(partition, partition.by_class(), _blocks(matching, partition, settings), engine)
+    return matching.estimate(partition, upper, _blocks(matching, partition, settings), engine)
 
 
 def _blocks(matching: Matching, partition: Partition, settings: Settings) -> list[Block]:
     return plan_blocks(partition, matching.bytes_per_group, settings.memory, matching.max_block_groups)
 
 
+def _check_budget(settings: Settings, groups: int, parameters: int) -> bool:
+    """True if the responses are kept. A fit that could answer neither from them nor from a synset is refused."""
+    keeps = keeps_responses(settings, groups, parameters)
+    if not keeps and not settings.synset:
+        raise InputError(
+            f"the responses of {groups:,} groups and classes take {kept_bytes(groups, parameters) / 2**30:.2f} GiB, "
+            f"more than keep={settings.keep:g} allows: raise keep, or distil the synset."
+        )
+    return keeps
+
+
 def _distil_blocks(
     matching: Matching, partition: Partition, upper: Partition | None, settings: Settings, store: BlockStore
-) -> list[LevelSynset]:
-    """The synsets of all blocks, in their order. Blocks in the store are loaded, the others are distilled and saved."""
+) -> list[DistilledBlock]:
+    """The results of all blocks, in order. Blocks in the store are loaded, the others are distilled and saved."""
     blocks = _blocks(matching, partition, settings)
-    done = {number: parts for number, block in enumerate(blocks) if (parts := store.load(number, block))}
-    matching.resume([part for parts in done.values() for part in parts])
+    stored = ((number, store.load(number, block)) for number, block in enumerate(blocks))
+    done = {number: found for number, found in stored if found is not None}
+    matching.resume(list(done.values()))
     todo = [(number, block) for number, block in enumerate(blocks) if number not in done]
     cost = sum(matching.cost(partition, upper, block) for _, block in todo) + (matching.shared_cost if todo else 0.0)
     with bar(f"{settings.matching} matching", cost) as advance, _refusing_constant_targets():
-        for number, parts in matching.distil_blocks(partition, upper, todo, advance):
-            done[number] = parts
-            store.save(number, parts)
-    return [part for number in range(len(blocks)) for part in done[number]]
+        for number, finished in matching.distil_blocks(partition, upper, todo, advance):
+            done[number] = finished
+            store.save(number, finished)
+    return [done[number] for number in range(len(blocks))]
+
+
+def _join_levels(
+    parts: Sequence[LevelSynset], partition: Partition, settings: Settings, origin: dict[str, str], *, kept: bool
+) -> tuple[Synset, Synset | None]:
+    """The synset of all groups, and that of all classes if groups lie within classes; ``kept``: responses are kept."""
+    clusters, upper = _join(parts, "cluster", partition, settings, origin), partition.by_class()
+    if settings.matching == "response":
+        _warn_of_encoding_error(clusters, settings, kept=kept)
+    return clusters, None if upper is None else _join(parts, "class", upper, settings, origin)
 
 
 def _join(
@@ -139,14 +185,18 @@ def _check_synset(synset: Synset, what: str, settings: Settings) -> None:
         )
 
 
-def _warn_of_encoding_error(synset: Synset, settings: Settings) -> None:
-    """Warn of a synset that misses more of the responses than the tolerance allows, and say what helps."""
+def _warn_of_encoding_error(synset: Synset, settings: Settings, *, kept: bool) -> None:
+    """Warn of a synset that misses more of the responses than the tolerance allows, and say what helps.
+
+    kept: the responses are kept, so that answers do not depend on the synset
+    """
     error = float(synset.error.mean())
     if error > settings.tolerance:
         real = "" if settings.start_images == "real" else ", or start from training samples (init='real')"
+        harmless = " Answers do not depend on it: they come from the kept responses." if kept else ""
         _warn(
             f"the synset misses {error:.1%} of the change that it should make, more than the tolerance of "
-            f"{settings.tolerance:.1%}: use more images (bank={2 * synset.images.shape[1]}){real}."
+            f"{settings.tolerance:.1%}: use more images (bank={2 * synset.images.shape[1]}){real}.{harmless}"
         )
 
 

@@ -22,10 +22,12 @@ class MatchingEstimate:
     """The time, memory and disk space that a matching needs for all groups of a partition.
 
     seconds:      time of all blocks
+    encoding:     part of it that encodes the synsets, which a fit without a synset saves
     memory:       peak bytes of all processes together, without the samples and the network
     workers:      processes that it starts on this machine
     worker_bytes: bytes of samples that each worker holds
     synset_bytes: bytes of the synsets of groups and classes
+    kept_bytes:   bytes of the kept responses
     """
 
     seconds: float
@@ -33,6 +35,8 @@ class MatchingEstimate:
     workers: int
     worker_bytes: int
     synset_bytes: int
+    kept_bytes: int = 0
+    encoding: float = 0.0
 
 
 def backward_seconds(target: Target, samples: Samples, rows: np.ndarray) -> float:

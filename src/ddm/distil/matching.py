@@ -6,12 +6,14 @@ A new matching is one class with this protocol and one entry in ``ddm.distil.dri
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from ddm.compute.engine import Engine, in_task
 from ddm.compute.progress import Advance
 from ddm.distil.blocks import Block
 from ddm.distil.estimate import MatchingEstimate
+from ddm.distil.kept import KeptResponses
 from ddm.distil.synset import Synset
 from ddm.groups.partition import Partition
 from ddm.training.target import Target
@@ -21,6 +23,18 @@ _SMALL_WORK = 2**31
 
 LevelSynset = tuple[str, Synset]
 """The level, ``cluster`` or ``class``, and the synset of its groups."""
+
+
+@dataclass(frozen=True)
+class DistilledBlock:
+    """A finished block.
+
+    synsets:   the synsets of its clusters and then of its classes; empty if the settings leave them out
+    responses: the kept responses; None if none are kept
+    """
+
+    synsets: list[LevelSynset]
+    responses: KeptResponses | None = None
 
 
 class Matching(Protocol):
@@ -45,13 +59,13 @@ class Matching(Protocol):
     ) -> MatchingEstimate:
         """Estimate the time, memory and disk space for these blocks from short trials."""
 
-    def resume(self, parts: Sequence[LevelSynset]) -> None:
+    def resume(self, blocks: Sequence[DistilledBlock]) -> None:
         """Reuse choices that the finished blocks of an earlier run made for all blocks, such as shared images."""
 
     def distil_blocks(
         self, partition: Partition, upper: Partition | None, blocks: Sequence[tuple[int, Block]], advance: Advance
-    ) -> Iterator[tuple[int, list[LevelSynset]]]:
-        """Yield each block when it is finished: its number, and the synsets of its clusters and then of its classes."""
+    ) -> Iterator[tuple[int, DistilledBlock]]:
+        """Yield the number and the results of each block when it is finished."""
 
 
 def engine_for(engine: Engine, target: Target, passes: float) -> Engine:

@@ -23,8 +23,8 @@ _CHOICES = {
 _LEAST = {"offset": 1, "checkpoints": 2, "ipc": 1, "finetune_steps": 1, "samples": 1, "curvature": 1, "bank": 1}
 
 
-_LATER = ("clip", "damping")
-"""Settings that older versions did not store."""
+_LATER = {"clip": None, "damping": None, "keep": 0.5, "synset": True}
+"""Settings that older versions did not store, with their defaults."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ class Settings:
     damping:    multiple c of the training's damping in the solve; None chooses it by unseen curvature
     bank:       number of images that all groups share; None chooses the fewest that meet the tolerance
     tolerance:  mean share of the change of the outputs on unseen inputs that the encoding may miss
+    keep:       maximum GiB of responses that are kept in half precision and answer questions; 0 keeps none
+    synset:     False leaves out the encoding in a synset; ``distil`` makes it later from the kept responses
 
     For reverse and forward matching:
 
@@ -75,6 +77,8 @@ class Settings:
     damping: float | None = None
     bank: int | None = None
     tolerance: float = 0.03
+    keep: float = 0.5
+    synset: bool = True
     pairing: str = "offset"
     offset: int = 4
     distance: str = "layer-cosine"
@@ -108,6 +112,12 @@ class Settings:
             )
         if self.damping is not None and not 0 < self.damping < math.inf:
             raise InputError(f"damping is a multiple of the training's own and must be positive, not {self.damping}.")
+        if self.keep < 0:
+            raise InputError(f"keep is a number of GiB and must not be negative, not {self.keep}.")
+        if not self.synset and (self.matching != "response" or not self.keep):
+            raise InputError(
+                "only response matching with keep above 0 can do without a synset: leave out synset=False."
+            )
         if not 0 < self.tolerance < 1:
             raise InputError(f"tolerance must lie between 0 and 1, not {self.tolerance}.")
         if self.clip is not None and not 0 < self.clip < 1:
@@ -119,8 +129,8 @@ class Settings:
         return self.init if self.init != "auto" else "noise" if self.matching == "response" else "real"
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values. Unused options of later versions are left out, so that older settings compare as equal."""
-        return {name: value for name, value in asdict(self).items() if name not in _LATER or value is not None}
+        """As JSON values. Defaults of later versions are left out, so that older settings compare as equal."""
+        return {name: value for name, value in asdict(self).items() if name not in _LATER or value != _LATER[name]}
 
 
 _PAPER_LR = {"mnist": 0.001, "cifar10": 0.01, "cifar100": 0.01, "tiny-imagenet": 0.01}

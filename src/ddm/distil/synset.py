@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ddm.compute.tensors import read_finite, read_metadata, write_tensors
 from ddm.compute.validation import are_unique_names, check_fields
+from ddm.distil.origin import check_origin
 from ddm.errors import InputError
 from ddm.plots import html
 
@@ -26,13 +27,6 @@ _MAX_STEPS = 100_000
 
 _STORED = {"images": "images", "targets": "targets", "step_sizes": "lengths", "alignment": "alignment"}
 """The tensors of a synset, with their names in files."""
-
-_ORIGIN = {
-    "network": "another network",
-    "data": "other training data",
-    "target": "another training of the same network on the same data",
-}
-"""Parts of the origin and how messages name them. Messages name the first difference, as it explains the later."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,11 +138,7 @@ class Synset:
 
     def check_made_for(self, origin: Mapping[str, str]) -> None:
         """Refuse a synset that was distilled for another network, target or data, and say what differs."""
-        for what, description in _ORIGIN.items():
-            if what in self.origin and what in origin and self.origin[what] != origin[what]:
-                here, there = (known[what].partition(":")[0] for known in (origin, self.origin))
-                kinds = f" ({there} there, {here} here)" if what == "network" and here != there else ""
-                raise InputError(f"the synset was distilled for {description}{kinds}: give the one that belongs here.")
+        check_origin("the synset was distilled", self.origin, origin)
 
     def plot(self, columns: int = 10) -> Figure:
         """The images in rows of ``columns``, each scaled to its own range.

@@ -73,7 +73,7 @@ class ExploredRun:
 
     def can_remove(self, group: str) -> bool:
         """True if the group was distilled, so that the datamodel can remove it."""
-        return group not in self.datamodel.synset.stopped
+        return group not in self.datamodel.distilled.stopped
 
     def beyond(self, remove: tuple[str, ...]) -> str | None:
         """A sentence that says why the model without these groups is rough; None if it is within reach."""

@@ -24,7 +24,9 @@ def rank_groups(run: ExploredRun, state: State, question: Question) -> Attributi
     datamodel, objective = run.datamodel, resolve_objective(run, state, question)
     many = len(datamodel.partition) * datamodel.target.flat.size > _MANY_PARAMETERS
     with run.lock:
-        effects = datamodel.attribute((question.x, question.y), objective, fast=many and datamodel.synset.steps == 1)
+        effects = datamodel.attribute(
+            (question.x, question.y), objective, fast=many and datamodel.models.has_directions
+        )
     return effects.sort()
 
 

@@ -93,7 +93,7 @@ def _read_remove(run: ExploredRun, values: list[str]) -> tuple[str, ...]:
     partition.removal(names)
     for name in names:
         if not run.can_remove(name):
-            raise InputError(f"group {name} cannot be removed: {run.datamodel.synset.stopped[name]}")
+            raise InputError(f"group {name} cannot be removed: {run.datamodel.distilled.stopped[name]}")
     return names
 
 

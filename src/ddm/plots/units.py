@@ -24,3 +24,8 @@ def change_number(change: float, fraction: bool, digits: int = 1) -> str:
 def change_text(change: float, fraction: bool, digits: int = 1) -> str:
     """A change with its sign and unit: ``+3.0 points`` or ``+0.0312``."""
     return change_number(change, fraction, digits) + (" points" if fraction else "")
+
+
+def size_text(count: int) -> str:
+    """A number of bytes, in KiB or MiB."""
+    return f"{count / 2**20:,.1f} MiB" if count >= 2**20 else f"{count / 2**10:,.0f} KiB"

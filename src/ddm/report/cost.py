@@ -8,14 +8,18 @@ _PRIVATE = ("root", "device", "groups", "groups_hash")
 """Settings that are left out, because they describe the machine and not the run."""
 
 
-def cost_section(facts: dict[str, Any], config: dict[str, Any] | None, command: str) -> dict[str, Any]:
-    """Seconds of each stage, the choice of the damping, the settings, and the command that writes the page."""
+def cost_section(facts: dict[str, Any], config: dict[str, Any] | None, source: str, command: str) -> dict[str, Any]:
+    """Seconds of each stage, the choice of the damping, the settings, and the command that writes the page.
+
+    source: the sentence that says where answers come from
+    """
     seconds = facts.get("seconds", {})
     return {
         "seconds": [(stage, f"{value:,.1f}") for stage, value in seconds.items()],
         "total": f"{sum(seconds.values()):,.1f}",
         "damping": _damping(facts.get("damping", {})),
         "settings": _tables(config or {}),
+        "source": source,
         "command": command,
     }
 

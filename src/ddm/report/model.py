@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ddm.plots.units import size_text
 from ddm.report.numbers import percent, plural
 
 
@@ -22,7 +23,7 @@ def model_section(facts: dict[str, Any]) -> dict[str, Any]:
         "groups": facts["groups"],
         "sizes": (sizes["smallest"], plural(sizes["largest"], "sample")),
         "matching": facts["matching"],
-        "alignment": f"{facts['alignment']:.2f}",
-        "size": f"{facts['synset_bytes'] / 1024:,.0f} KiB",
+        "alignment": None if facts["alignment"] is None else f"{facts['alignment']:.2f}",
+        "size": size_text(facts["synset_bytes"]),
         "stopped": list(facts["stopped"]),
     }

@@ -88,7 +88,7 @@ def _contents(subject: Subject, facts: dict[str, Any], command: str) -> dict[str
         "predictions": predictions_section(subject),
         "synset": synset_section(subject),
         "suspects": suspects_section(subject),
-        "cost": cost_section(facts, subject.datamodel.config, command),
+        "cost": cost_section(facts, subject.datamodel.config, subject.datamodel.distilled.sentence, command),
     }
     return contents | {"groups": groups_section(subject)}
 

@@ -14,10 +14,13 @@ _BANK, _STRIPS, _GROUPS, _COLUMNS = 16, 4, 12, 48
 
 
 def synset_section(subject: Subject) -> dict[str, Any]:
-    """One bank of images with targets for each group, or images for each group."""
+    """One bank of images with targets for each group, images for each group, or nothing if there is no synset."""
+    if subject.datamodel.distilled.synset is None:
+        return {"missing": True, "hidden": False}
     synset, settings = subject.datamodel.synset, subject.datamodel.settings
     noise = settings.start_images == "noise"
     facts = {
+        "missing": False,
         "matching": settings.matching,
         "shared": synset.shared,
         "noise": noise,

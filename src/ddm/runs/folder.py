@@ -8,6 +8,7 @@
     partition.safetensors          the group of each training sample
     synset.safetensors             the synset of every group
     synset-class.safetensors       the synset of every class
+    responses.safetensors          the kept responses of every group and class, from which answers come
     audit.json                     how far to trust the run, once ddm audit has measured it
     exact/                         models retrained without some groups
     parts/                         finished blocks of a run that is not complete
@@ -19,6 +20,7 @@ some of them.
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 from pathlib import Path
 
 from ddm.compute.files import is_outside
@@ -28,8 +30,9 @@ from ddm.errors import InputError
 MANIFEST, CONFIG = "manifest.json", "config.json"
 TRAJECTORY, PARTS, EXACT, AUDIT, SUMMARY = "trajectory", "parts", "exact", "audit.json", "summary.json"
 PARTITION, SYNSET, CLASS_SYNSET = "partition.safetensors", "synset.safetensors", "synset-class.safetensors"
+RESPONSES = "responses.safetensors"
 
-FILES = (CONFIG, SUMMARY, PARTITION, SYNSET, CLASS_SYNSET)
+FILES = (CONFIG, SUMMARY, PARTITION, SYNSET, CLASS_SYNSET, RESPONSES)
 """Files that a complete run may have beside its manifest and trajectory."""
 
 
@@ -38,6 +41,11 @@ def manifest_files(run: Path) -> list[str]:
     known = [run / name for name in FILES]
     checkpoints = sorted((run / TRAJECTORY).glob("*.safetensors"))
     return [path.relative_to(run).as_posix() for path in (*known, *checkpoints) if path.exists()]
+
+
+def answers_file(files: Container[str]) -> str:
+    """The file of a run from which its answers come, among the files that its manifest lists."""
+    return RESPONSES if RESPONSES in files else SYNSET
 
 
 def check_links(run: Path) -> None:

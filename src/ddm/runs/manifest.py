@@ -15,11 +15,21 @@ from ddm.compute.folders import check_empty
 from ddm.compute.tensors import read_metadata
 from ddm.compute.validation import are_unique_names
 from ddm.datamodel import DistilledDatamodel
+from ddm.distil.kept import KeptResponses
 from ddm.distil.synset import Synset
 from ddm.errors import InputError
 from ddm.networks.state import architecture
 from ddm.runs.config import with_relative_base
-from ddm.runs.folder import CONFIG, MANIFEST, PARTITION, TRAJECTORY, check_links, make_writable, manifest_files
+from ddm.runs.folder import (
+    CONFIG,
+    MANIFEST,
+    PARTITION,
+    RESPONSES,
+    TRAJECTORY,
+    check_links,
+    make_writable,
+    manifest_files,
+)
 
 FORMAT = 1
 
@@ -39,10 +49,11 @@ def describe(datamodel: DistilledDatamodel) -> dict[str, Any]:
         "format": FORMAT,
         "complete": True,
         "data": datamodel.data,
-        "described": datamodel.described,
+        "described": datamodel.training_set.described,
         "network": architecture(target.network),
         "target": target.fingerprint(),
         "checkpoints": len(target.trajectory),
+        **({"released": True} if target.trajectory.released else {}),
         "trained": list(target.flat.shapes),
         "dtype": str(target.theta.dtype).removeprefix("torch."),
         "spec": getattr(target.network, "spec", None),
@@ -135,7 +146,7 @@ def check_trained(run: Path, manifest: Mapping[str, Any], names: Collection[str]
 
 
 def origin_of(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """The network, target and data that the synsets of a run must have been made for."""
+    """The network, target and data that the synsets and responses of a run must have been made for."""
     return {name: manifest[name] for name in ("network", "target", "data")}
 
 
@@ -146,7 +157,7 @@ def checkpoint_hashes(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 
 def explain_other_file(path: Path, manifest: Mapping[str, Any]) -> str:
-    """Describe how a partition or synset differs from the one that the run was saved with, as a clause."""
+    """Describe how a partition, synset or file of responses differs from the run's own, as a clause."""
     try:
         metadata = read_metadata(path)
     except InputError:
@@ -154,8 +165,9 @@ def explain_other_file(path: Path, manifest: Mapping[str, Any]) -> str:
     if path.name == PARTITION:
         same = metadata.get("data", manifest["data"]) == manifest["data"]
         return "it has changed" if same else "it belongs to other training data"
+    kind: type[KeptResponses | Synset] = KeptResponses if path.name == RESPONSES else Synset
     try:
-        Synset.load(path).check_made_for(origin_of(manifest))
+        kind.load(path).check_made_for(origin_of(manifest))
     except InputError as error:
         return str(error).partition(": ")[0]
     return "it has changed"

@@ -38,12 +38,16 @@ class Estimate:
     memory:  peak bytes of this process and its workers together, including the data
     workers: number of worker processes on this machine
     disk:    bytes of the run directory
+    kept:    bytes of the kept responses; 0 if none are kept
+    synset:  seconds of the matching that the synset takes, and that a fit without it saves
     """
 
     seconds: dict[str, float]
     memory: int
     workers: int
     disk: int
+    kept: int
+    synset: float
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
@@ -69,7 +73,8 @@ def estimate(config: Config, engine: Engine = None) -> Estimate:
             "matching": matching.seconds,
         }
     memory = resident_bytes() + matching.memory + matching.workers * (empty + matching.worker_bytes)
-    return Estimate(seconds, memory, matching.workers, _disk(target, matching))
+    disk = _disk(target, matching)
+    return Estimate(seconds, memory, matching.workers, disk, matching.kept_bytes, matching.encoding)
 
 
 def _time_training(network: nn.Module, samples: Samples, config: Config) -> float:
@@ -116,6 +121,6 @@ def _time_clustering(samples: Samples, config: Config, target: Target) -> float:
 
 
 def _disk(target: Target, matching: MatchingEstimate) -> int:
-    """Bytes of the checkpoints, of the last training state with its optimizer, and of the synsets and their blocks."""
+    """Bytes of the checkpoints, of the last training state, and of the synsets and responses with their blocks."""
     state = sum(tensor.nbytes for tensor in target.trajectory[0].values())
-    return state * (len(target.trajectory) + 2) + 2 * matching.synset_bytes
+    return state * (len(target.trajectory) + 2) + 2 * (matching.synset_bytes + matching.kept_bytes)

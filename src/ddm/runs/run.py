@@ -107,9 +107,9 @@ def open_run(
     if data.train.fingerprint() != datamodel.data:
         raise InputError(
             f"the run '{run}' was made with other training data than '{data.name}' holds now "
-            f"({data.train.difference_from(datamodel.described)}): restore them."
+            f"({data.train.difference_from(datamodel.training_set.described)}): restore them."
         )
-    datamodel.samples = data.train
+    datamodel.training_set.samples = data.train
     return datamodel, data
 
 
@@ -140,9 +140,24 @@ def audit(
     return result
 
 
+def distil(run: Path, datamodel: DistilledDatamodel, data: Data) -> dict[str, Any]:
+    """Distil the synset of a run that was fitted without one, add it to the run, and return the run's summary."""
+    with lock_folder(run):
+        if datamodel.distilled.synset is None:
+            seconds = read_json_object(run / SUMMARY).get("seconds", {}) if (run / SUMMARY).exists() else {}
+            clock = _Clock()
+            datamodel.distil()
+            clock.lap("distilling")
+            summary = summarise(datamodel, data) | {"seconds": {**seconds, **clock.laps}}
+            store.add_synset(datamodel, run, summary)
+            return summary
+    return summarise(datamodel, data)
+
+
 def summarise(datamodel: DistilledDatamodel, data: Data) -> dict[str, Any]:
     """A run in numbers, as JSON values."""
-    target, partition = datamodel.target, datamodel.partition
+    target, partition, distilled = datamodel.target, datamodel.partition, datamodel.distilled
+    synset, responses = distilled.synset, distilled.responses
     return {
         "data": data.name,
         "network": type(target.network).__name__,
@@ -153,10 +168,11 @@ def summarise(datamodel: DistilledDatamodel, data: Data) -> dict[str, Any]:
         "groups": len(partition),
         "group_sizes": {"smallest": int(partition.sizes.min()), "largest": int(partition.sizes.max())},
         "matching": datamodel.settings.matching,
-        "alignment": float(datamodel.synset.alignment.mean()),
-        "stopped": datamodel.synset.stopped,
-        "synset_bytes": datamodel.synset.nbytes,
-        "damping": datamodel.synset.damping,
+        "alignment": None if synset is None else float(synset.alignment.mean()),
+        "stopped": distilled.stopped,
+        "synset_bytes": 0 if synset is None else synset.nbytes,
+        "kept_bytes": 0 if responses is None else responses.nbytes,
+        "damping": distilled.damping,
     }
 
 

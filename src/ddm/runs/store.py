@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from ddm.compute.files import add_checksum, has_valid_checksum, hash_file, read_json_object, write_json
 from ddm.datamodel import DistilledDatamodel
-from ddm.distil import Settings
+from ddm.distil import Distilled, Settings
+from ddm.distil.kept import KeptResponses
 from ddm.distil.synset import Synset
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
@@ -28,8 +29,11 @@ from ddm.runs.folder import (
     MANIFEST,
     PARTITION,
     PARTS,
+    RESPONSES,
+    SUMMARY,
     SYNSET,
     TRAJECTORY,
+    answers_file,
     check_links,
 )
 from ddm.runs.inputs import training_set
@@ -68,14 +72,37 @@ def save(datamodel: DistilledDatamodel, run: Path) -> None:
         shutil.rmtree(run / TRAJECTORY, ignore_errors=True)
         trajectory.save(run / TRAJECTORY)
     save_partition(datamodel.partition, run / PARTITION, datamodel.data)
-    datamodel.synset.save(run / SYNSET)
-    (run / CLASS_SYNSET).unlink(missing_ok=True)
-    if datamodel.class_synset is not None:
-        datamodel.class_synset.save(run / CLASS_SYNSET)
+    _save_distilled(datamodel.distilled, run)
     write_manifest(datamodel, run)
     if datamodel.audited is not None:
         save_audit(datamodel.audited, run)
     shutil.rmtree(run / PARTS, ignore_errors=True)
+
+
+def _save_distilled(distilled: Distilled, run: Path) -> None:
+    """Write the synsets and the kept responses, and delete those that an earlier run left."""
+    parts: dict[str, Synset | KeptResponses | None] = {
+        SYNSET: distilled.synset,
+        CLASS_SYNSET: distilled.class_synset,
+        RESPONSES: distilled.responses,
+    }
+    for name, part in parts.items():
+        if part is None:
+            (run / name).unlink(missing_ok=True)
+        else:
+            part.save(run / name)
+
+
+def add_synset(datamodel: DistilledDatamodel, run: Path, summary: Mapping[str, Any]) -> None:
+    """Write the synsets of a datamodel into its complete run, with a new summary.
+
+    The manifest is written last, so that a killed command leaves the run as it was.
+    """
+    for name, synset in ((SYNSET, datamodel.distilled.synset), (CLASS_SYNSET, datamodel.distilled.class_synset)):
+        if synset is not None:
+            synset.save(run / name)
+    write_json(run / SUMMARY, summary)
+    write_manifest(datamodel, run)
 
 
 def _config_from_python(datamodel: DistilledDatamodel) -> dict[str, Any]:
@@ -133,20 +160,22 @@ def _load(
     return DistilledDatamodel(
         Target(network, parts.trajectory, loss or F.cross_entropy, parts.recipe, device, manifest["data"]),
         parts.partition,
-        parts.synset,
-        parts.class_synset,
+        parts.distilled.synset,
+        parts.distilled.class_synset,
         parts.settings,
         manifest["data"],
         config,
         audited=load_audit(run),
         described=manifest.get("described"),
         find=functools.partial(training_set, run.absolute()) if names_data else None,
+        responses=parts.distilled.responses,
     )
 
 
 def _check_hashes(run: Path, manifest: Mapping[str, Any]) -> None:
-    """Refuse a partition or synset that is not the file that the manifest lists."""
-    for name in (PARTITION, SYNSET, *((CLASS_SYNSET,) if CLASS_SYNSET in manifest["files"] else ())):
+    """Refuse a partition, synset or file of responses that is not the file that the manifest lists."""
+    listed = [name for name in (SYNSET, CLASS_SYNSET, RESPONSES) if name in manifest["files"]]
+    for name in dict.fromkeys((PARTITION, answers_file(manifest["files"]), *listed)):
         if hash_file(run / name) != manifest["files"][name]:
             why = explain_other_file(run / name, manifest)
             raise InputError(f"'{run / name}' is not the file that this run was saved with ({why}): restore it.")
@@ -158,8 +187,7 @@ class _Parts:
 
     trajectory: Trajectory
     partition: Partition
-    synset: Synset
-    class_synset: Synset | None
+    distilled: Distilled
     recipe: Recipe | None
     settings: Settings
 
@@ -169,17 +197,36 @@ def _read_parts(run: Path, manifest: Mapping[str, Any], network: nn.Module | Non
     settings = Settings(**manifest["settings"])
     trajectory = _open_trajectory(run, manifest, network)
     check_parameters(run, manifest, trajectory[-1])
-    partition, synset = load_partition(run / PARTITION), Synset.load(run / SYNSET)
-    class_synset = Synset.load(run / CLASS_SYNSET) if CLASS_SYNSET in manifest["files"] else None
-    classes = partition.by_class()
-    if synset.names != partition.names:
-        raise InputError(f"the synset in '{run}' is of other groups than its partition: restore it.")
-    if class_synset is not None and (classes is None or class_synset.names != classes.names):
-        raise InputError(f"the class synset in '{run}' is of other classes than its partition: restore it.")
-    for each in (synset, class_synset):
-        if each is not None:
-            each.check_made_for(origin_of(manifest))
-    return _Parts(trajectory, partition, synset, class_synset, recipe, settings)
+    partition, distilled = load_partition(run / PARTITION), _read_distilled(run, manifest)
+    _check_groups(run, partition, distilled)
+    distilled.check_made_for(origin_of(manifest))
+    if distilled.responses is not None:
+        last = trajectory[-1]
+        distilled.responses.check_size(sum(last[name].numel() for name in manifest["trained"]))
+    return _Parts(trajectory, partition, distilled, recipe, settings)
+
+
+def _read_distilled(run: Path, manifest: Mapping[str, Any]) -> Distilled:
+    """The synsets and kept responses that the manifest lists. A file that it does not list is not read."""
+    listed = manifest["files"]
+    return Distilled(
+        Synset.load(run / SYNSET) if SYNSET in listed else None,
+        Synset.load(run / CLASS_SYNSET) if CLASS_SYNSET in listed else None,
+        KeptResponses.load(run / RESPONSES) if RESPONSES in listed else None,
+    )
+
+
+def _check_groups(run: Path, partition: Partition, distilled: Distilled) -> None:
+    """Refuse synsets and responses of other groups or classes than those of the partition."""
+    upper, responses = partition.by_class(), distilled.responses
+    classes = () if upper is None else upper.names
+    found = [("synset", distilled.synset, partition.names), ("class synset", distilled.class_synset, classes)]
+    for what, synset, names in found:
+        if synset is not None and synset.names != names:
+            kind = "classes" if what == "class synset" else "groups"
+            raise InputError(f"the {what} in '{run}' is of other {kind} than its partition: restore it.")
+    if responses is not None and (responses.clusters.names, responses.classes.names) != (partition.names, classes):
+        raise InputError(f"the responses in '{run}' are of other groups than its partition: restore them.")
 
 
 def _open_trajectory(run: Path, manifest: Mapping[str, Any], network: nn.Module | None) -> Trajectory:
@@ -189,6 +236,7 @@ def _open_trajectory(run: Path, manifest: Mapping[str, Any], network: nn.Module 
     """
     hashes = checkpoint_hashes(manifest)
     trajectory = Trajectory.open(run / TRAJECTORY)
+    trajectory.released = manifest.get("released") is True
     if len(trajectory) != manifest["checkpoints"]:
         raise InputError(f"the run '{run}' has lost checkpoints: restore its trajectory or make the run again.")
     trajectory.check()
@@ -204,17 +252,24 @@ def _open_trajectory(run: Path, manifest: Mapping[str, Any], network: nn.Module 
 
 
 def save_audit(audit: Audit, run: Path) -> None:
-    """Store an audit with the hash of the synset that it speaks of."""
-    write_json(run / AUDIT, add_checksum(audit.to_dict() | {"of": hash_file(run / SYNSET)}))
+    """Store an audit with the hash of the responses or of the synset that it speaks of."""
+    write_json(run / AUDIT, add_checksum(audit.to_dict() | {"of": _answers_hash(run)}))
+
+
+def _answers_hash(run: Path) -> str:
+    """The hash of the file from which answers come, as the manifest lists it."""
+    files = read_manifest(run)["files"]
+    listed: str = files[answers_file(files)]
+    return listed
 
 
 def load_audit(run: Path) -> Audit | None:
-    """The audit of a run; None if there is none, or if the synset has been replaced since."""
+    """The audit of a run; None if there is none, or if the responses or the synset have been replaced since."""
     if not (run / AUDIT).exists():
         return None
     values = read_json_object(run / AUDIT)
     if has_valid_checksum(values) is False:
         raise InputError(f"'{run / AUDIT}' has changed since it was written: delete it, and ddm audit makes it again.")
-    if values.get("of") != hash_file(run / SYNSET):
+    if values.get("of") != _answers_hash(run):
         return None
     return Audit.from_dict(values)

@@ -13,7 +13,18 @@ from ddm.compute.tensors import is_intact
 from ddm.data.samples import Samples
 from ddm.errors import InputError
 from ddm.runs import store
-from ddm.runs.folder import AUDIT, CONFIG, EXACT, FILES, MANIFEST, PARTITION, PARTS, SYNSET, TRAJECTORY, check_links
+from ddm.runs.folder import (
+    AUDIT,
+    CONFIG,
+    EXACT,
+    FILES,
+    MANIFEST,
+    PARTITION,
+    PARTS,
+    TRAJECTORY,
+    answers_file,
+    check_links,
+)
 from ddm.runs.manifest import explain_other_file, explain_other_trajectory, parse_manifest
 from ddm.truth.audit import Audit
 
@@ -127,7 +138,7 @@ def _listed_files(run: Path, manifest: Mapping[str, Any]) -> dict[str, str | Non
     known: dict[str, str | None] = manifest["files"]
     if any(PurePosixPath(name).is_absolute() or ".." in name for name in known):
         raise InputError(f"'{run / MANIFEST}' names files outside of its run: restore it.")
-    return dict.fromkeys((CONFIG, PARTITION, SYNSET)) | known
+    return dict.fromkeys((CONFIG, PARTITION, answers_file(known))) | known
 
 
 def _check_listed(run: Path, name: str, known: str | None, manifest: Mapping[str, Any]) -> Check:
@@ -188,8 +199,8 @@ def _check_audit(run: Path, manifest: Mapping[str, Any]) -> Check:
         return Check(AUDIT, DAMAGED, str(error).removesuffix("."))
     if has_valid_checksum(values) is False:
         return Check(AUDIT, DAMAGED, "it has changed")
-    if manifest.get("complete") and values.get("of") != manifest["files"].get(SYNSET):
-        return Check(AUDIT, FOREIGN, "it was made for another synset")
+    if manifest.get("complete") and values.get("of") != manifest["files"].get(name := answers_file(manifest["files"])):
+        return Check(AUDIT, FOREIGN, f"it was made for another {name}")
     return Check(AUDIT, UNCHECKED if has_valid_checksum(values) is None else WHOLE)
 
 

@@ -39,6 +39,7 @@ class Trajectory:
     steps:            number of optimizer steps before each checkpoint
     cumulative_rates: learning rates summed over those steps, with momentum; NaN if unknown
     seen:             the optimizer's steps since the checkpoint before; None for the first one, and if not recorded
+    released:         True for a released run, which has θ_τ alone
     """
 
     def __init__(self, directory: Path | str | None = None) -> None:
@@ -46,6 +47,7 @@ class Trajectory:
         self.steps: list[int] = []
         self.cumulative_rates: list[float] = []
         self.seen: list[Steps | None] = []
+        self.released = False
         self._states: list[State] = []
         self._moments: list[State | None] = []
         self._around: list[State | None] | None = None
@@ -188,6 +190,13 @@ class Trajectory:
         chosen._moments = [None] * len(checkpoints)
         return chosen
 
+    def final(self) -> Trajectory:
+        """A trajectory in memory that has θ_τ alone, without the optimizer's moments, for a run to release."""
+        last = Trajectory()
+        last.append(self[-1], self.steps[-1], self.cumulative_rates[-1])
+        last.released = True
+        return last
+
     def moments(self, t: int) -> State | None:
         """Mean D² of each parameter by name, over the steps since the checkpoint before; None if not recorded."""
         if self.directory is None:
@@ -218,7 +227,7 @@ class Trajectory:
     def trained(self) -> set[str] | None:
         """Names of the parameter tensors that a step changed; None if the steps were not recorded."""
         known = [steps for steps in self.seen[1:] if steps is not None]
-        if len(known) < len(self) - 1:
+        if self.released or len(known) < len(self) - 1:
             return None
         return {name for steps in known for name, one in steps.tensors.items() if one.count}
 
@@ -247,6 +256,7 @@ class Trajectory:
     def distances(self) -> tuple[np.ndarray, np.ndarray]:
         """Distances of each checkpoint from the first and to the last, each ``(τ + 1,)``, with running statistics."""
         self.check()
+        self.check_complete()
         first, last = self[0], self[-1]
         pairs = [(_distance(state, first), _distance(state, last)) for state in self]
         from_first, to_last = np.array(pairs).T
@@ -266,9 +276,17 @@ class Trajectory:
         return f"Trajectory of {len(self):,} checkpoints over {steps}"
 
     def check(self) -> None:
-        """Refuse a trajectory with fewer than two checkpoints."""
-        if len(self) < 2:
+        """Refuse a trajectory with fewer than two checkpoints, unless it was released with θ_τ alone."""
+        if len(self) < 2 and not (self.released and len(self)):
             raise InputError("a trajectory needs at least two checkpoints: take a snapshot after each epoch.")
+
+    def check_complete(self) -> None:
+        """Refuse the trajectory of a released run, which does not tell how the network was trained."""
+        if self.released:
+            raise InputError(
+                "this run was released without the checkpoints of its training, which this needs: use the run that it "
+                "was made from."
+            )
 
 
 def _copy(state: Mapping[str, Tensor]) -> State:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ddm.compute.validation import are_unique_names, check_fields, check_upper_bounds
 from ddm.counterfactual import designs
-from ddm.counterfactual.counterfactuals import Counterfactuals
+from ddm.counterfactual.displaced import Models
 from ddm.data.samples import Samples
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
@@ -125,7 +125,7 @@ def _check(audit: Audit) -> None:
 
 
 def audit(
-    models: Counterfactuals,
+    models: Models,
     partition: Partition,
     retraining: Retraining,
     test: Samples,

@@ -6,9 +6,11 @@ a killed process resumes and nothing is trained twice.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -68,6 +70,7 @@ class Retraining:
                 "(positions of the samples to leave out, number of the batch order) that trains again and returns the "
                 "network."
             )
+        target.trajectory.check_complete()
         self.target, self.samples = target, samples
         self.directory = Path(directory).absolute()  # stays valid if the caller changes the working directory
         self.retrain, self.workers, self.engine = retrain, workers, engine
@@ -150,6 +153,21 @@ class Retraining:
     def _path(self, rows: np.ndarray, order: int) -> Path:
         text = json.dumps([self._origin, order, np.sort(rows).tolist()])
         return self.directory / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.safetensors"
+
+
+@contextlib.contextmanager
+def open_retraining(
+    target: Target,
+    samples: Samples,
+    directory: Path | str | None,
+    retrain: Retrain | None,
+    workers: int | None,
+    engine: Engine,
+) -> Iterator[Retraining]:
+    """Retraining that saves its models in ``directory``, or in a temporary one."""
+    with contextlib.ExitStack() as stack:
+        folder = directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="ddm-exact-"))
+        yield Retraining(target, samples, folder, retrain=retrain, workers=workers, engine=engine)
 
 
 def group_rows(partition: Partition, removed: np.ndarray) -> list[np.ndarray]:

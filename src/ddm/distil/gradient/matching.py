@@ -30,7 +30,7 @@ from ddm.distil.gradient.algorithm import SyntheticSamples, match_gradients
 from ddm.distil.gradient.calibration import calibrate_step_sizes, calibration_passes
 from ddm.distil.gradient.estimate import estimate_gradient
 from ddm.distil.gradient.start import initial_samples
-from ddm.distil.matching import LevelSynset, engine_for
+from ddm.distil.matching import DistilledBlock, LevelSynset, engine_for
 from ddm.distil.settings import Settings
 from ddm.distil.synset import Synset
 from ddm.distil.synset_gradients import synset_gradients
@@ -61,6 +61,7 @@ class GradientMatching:
     max_block_groups: int | None = _MAX_BLOCK_GROUPS
 
     def __init__(self, target: Target, samples: Samples, settings: Settings, engine: Engine = None) -> None:
+        target.trajectory.check_complete()
         _check(target, samples, settings)
         tau = len(target.trajectory) - 1
         target = with_estimated_statistics(target, samples, range(tau))
@@ -90,12 +91,12 @@ class GradientMatching:
         """Estimate the time, memory and disk space for these blocks from short trials."""
         return estimate_gradient(self, partition, upper, blocks, engine)
 
-    def resume(self, parts: Sequence[LevelSynset]) -> None:
+    def resume(self, blocks: Sequence[DistilledBlock]) -> None:
         """Nothing to do: blocks do not depend on each other."""
 
     def distil_blocks(
         self, partition: Partition, upper: Partition | None, blocks: Sequence[tuple[int, Block]], advance: Advance
-    ) -> Iterator[tuple[int, list[LevelSynset]]]:
+    ) -> Iterator[tuple[int, DistilledBlock]]:
         """The synsets of numbered blocks, each block a task of the engine."""
         costs = {number: self.cost(partition, upper, block) for number, block in blocks}
         where = engine_for(self.engine, self.target, sum(costs.values()))
@@ -103,9 +104,9 @@ class GradientMatching:
         work.target = self.target.for_workers(range(len(self.target.trajectory)), Backend.parse(where))
         workers = self.workers([block for _, block in blocks])
         task = _DistilBlock(work, partition, upper)
-        for number, parts in engine.run_tasks(task, blocks, engine=where, workers=workers, description=None):
+        for number, block in engine.run_tasks(task, blocks, engine=where, workers=workers, description=None):
             advance(costs[number])
-            yield number, parts
+            yield number, block
 
     def workers(self, blocks: Sequence[Block]) -> int:
         """Worker processes on this machine: at most one per core, and as many as fit the memory with their blocks."""
@@ -200,11 +201,11 @@ class _DistilBlock:
     partition: Partition
     upper: Partition | None
 
-    def __call__(self, numbered: tuple[int, Block]) -> tuple[int, list[LevelSynset]]:
+    def __call__(self, numbered: tuple[int, Block]) -> tuple[int, DistilledBlock]:
         number, block = numbered
         work = copy.copy(self.work)
         work.target = _on_own_device(self.work.target)
-        return number, list(work.synsets(self.partition, self.upper, block))
+        return number, DistilledBlock(list(work.synsets(self.partition, self.upper, block)))
 
 
 def _on_own_device(target: Target) -> Target:

@@ -1,19 +1,16 @@
 """The response Δ_κ: where the target's parameters move when a group is absent and the other data push back.
 
-    Δ_κ = a_κ d_κ,    d_κ = (Ḡ + cΛ)⁻¹ ḡ_κ,    ḡ_κ = (n_κ/n) Σ_t ω_t ∘ ∇L(θ_t; D_κ)
+    Δ_κ = (Ḡ − Ḡ_κ + cΛ)⁻¹ ḡ_κ,    ḡ_κ = (n_κ/n) Σ_t ω_t ∘ ∇L(θ_t; D_κ)
 
-Ḡ is the curvature of the training loss, Λ the damping of the training (``ddm.curvature.step_weights``), c the multiple
-of it that suits the solve best (``ddm.curvature.damping``), and ḡ_κ the pull that the group no longer exerts.
-Curvature and pull are pooled over the trajectory; ω_t is a checkpoint's share of the training, one for each parameter
-if the optimizer scales each parameter's steps. The direction d_κ is linear in the group: that of a class is the sum of
-its clusters' directions.
+Ḡ is the curvature of the training loss, Ḡ_κ the part of it that the group itself contributes, Λ the damping of the
+training (``ddm.curvature.step_weights``), c the multiple of it that suits the solve best
+(``ddm.curvature.damping``), and ḡ_κ the pull that the group no longer exerts. Curvature and pull are pooled over the
+trajectory. ω_t is a checkpoint's share of the training, one for each parameter if the optimizer scales each parameter's
+steps.
 
-The length a_κ minimises the loss of the other data along d_κ. That loss lacks the group's own curvature H_κ:
+A group that keeps the weight w keeps the part w of its curvature. Along Δ_κ its share of the curvature is
 
-    a_κ = 1 / (1 − u_κ),    u_κ = dᵀ(n_κ/n)H_κd / dᵀḡ_κ,    since dᵀḡ_κ = dᵀ(Ḡ + cΛ)d.
-
-u_κ is the group's own share of the curvature. Models with other weights of groups need it too
-(``ddm.counterfactual.displaced``).
+    u_κ = 1 − d_κᵀḡ_κ / Δ_κᵀḡ_κ,    d_κ = (Ḡ + cΛ)⁻¹ ḡ_κ.
 """
 
 from __future__ import annotations
@@ -30,7 +27,6 @@ from ddm.compute.progress import Advance
 from ddm.curvature import pooled_curvature
 from ddm.curvature.clipping import limits
 from ddm.curvature.damping import Damping, choose_damping
-from ddm.curvature.directional import curvature_along
 from ddm.curvature.step_weights import StepWeights
 from ddm.data.samples import Samples
 from ddm.distil.checkpoints import real_checkpoints
@@ -39,11 +35,8 @@ from ddm.distil.settings import Settings
 from ddm.training.statistics import updates_statistics, with_estimated_statistics
 from ddm.training.target import Target
 
-_OWN_CHECKPOINTS, _OWN_SAMPLES = 4, 64
-"""Maximum checkpoints, and samples of a group, at which the group's own curvature is measured."""
-
 _MAX_OWN_SHARE = 0.9
-"""Maximum share of the curvature that is attributed to the group itself."""
+"""Maximum share of the curvature that is attributed to the group itself where the group keeps some weight."""
 
 
 class Responses:
@@ -62,6 +55,7 @@ class Responses:
         checkpoints: Sequence[int] | None = None,
         engine: Engine = None,
     ) -> None:
+        target.trajectory.check_complete()
         self.samples, self.settings, self.engine = samples, settings, engine
         tau = len(target.trajectory) - 1
         self.checkpoints = list(checkpoints or real_checkpoints(settings, tau, _first_checkpoint(target)))
@@ -99,17 +93,6 @@ class Responses:
             return None
         return limits(self.target, self.samples, self.checkpoints, self.settings.clip, self.settings.seed)
 
-    @property
-    def _own_checkpoints(self) -> np.ndarray:
-        """Positions in ``checkpoints`` at which a group's own curvature is measured."""
-        spaced = np.linspace(0, len(self.checkpoints) - 1, _OWN_CHECKPOINTS)
-        chosen: np.ndarray = np.unique(spaced.round().astype(int))
-        return chosen
-
-    def own_passes(self, rows: np.ndarray) -> int:
-        """Forward passes of single samples that ``own_curvature`` needs for a group."""
-        return len(self._own_checkpoints) * min(_OWN_SAMPLES, len(self.used_rows(rows)))
-
     def choose_damping(self, pulls: Tensor) -> Damping:
         """Fix the damping of all solves: that of the settings, or the best one for pulls ``(B, P)`` of some groups."""
         if self.settings.damping is None:
@@ -117,46 +100,13 @@ class Responses:
         self.curvature.set_damping(self.settings.damping)
         return Damping(self.settings.damping)
 
-    def scaled(
-        self,
-        directions: Tensor,
-        pulls: Tensor,
-        members: Sequence[np.ndarray],
-        advance: Advance = lambda amount: None,
-    ) -> Tensor:
-        """a_κ d_κ ``(B, P)`` for directions d ``(B, P)``; ``advance`` counts forward passes."""
-        return directions * self.lengths(directions, pulls, members, advance)[:, None]
-
-    def lengths(
-        self,
-        directions: Tensor,
-        pulls: Tensor,
-        members: Sequence[np.ndarray],
-        advance: Advance = lambda amount: None,
-    ) -> Tensor:
-        """a_κ ``(B,)``, at least 1, for directions d ``(B, P)``."""
-        whole = (directions * pulls).sum(1)
-        others = whole - torch.minimum(self.own_curvature(directions, members, advance), _MAX_OWN_SHARE * whole)
-        return torch.where(others > 0, whole / others, 1.0)
-
-    def own_curvature(
-        self, directions: Tensor, members: Sequence[np.ndarray], advance: Advance = lambda amount: None
-    ) -> Tensor:
-        """dᵀ(n_κ/n)H_κd ``(B,)``: each group's own curvature along its direction."""
-        positions = self._own_checkpoints
-        weights = [self.weights.at(self.target, position).to(self.target.device) for position in positions]
-        whole = torch.stack(weights).sum(0)
-        total = torch.zeros(len(directions)).to(directions)
-        for position, weight in zip(positions, weights, strict=True):
-            theta, fixed = self.target.at(self.checkpoints[position])
-            along = directions * (weight / whole).sqrt()  # exact if all parameters have the same weight
-            for row, group in enumerate(members):
-                used = self.used_rows(group)[:_OWN_SAMPLES]
-                x, y = (tensor.to(self.target.device) for tensor in self.samples.batch(used))
-                share = len(group) / len(self.samples)
-                total[row] += share * curvature_along(self.target, theta, fixed, x, y, along[row])
-                advance(len(x))
-        return total
+    def without_own(self, pulls: Tensor, members: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+        """Δ_κ ``(B, P)`` of groups with these pulls ``(B, P)`` and samples, and their own shares u_κ ``(B,)``."""
+        if not members:
+            return pulls, pulls.new_zeros(0)
+        responses = self.curvature.solve_without(pulls, members)
+        with_own, without = ((moved * pulls).sum(1) for moved in (self.curvature.solve(pulls), responses))
+        return responses, torch.where(without > 0, 1 - with_own / without, 0.0).clamp(0, _MAX_OWN_SHARE)
 
 
 def _first_checkpoint(target: Target) -> int:
