@@ -72,7 +72,7 @@ def test_the_synset_that_ddm_distil_adds_is_that_of_a_fit_with_it_bit_for_bit(ru
         assert (run / name).read_bytes() == (finished_run / name).read_bytes()
     found = verify(run)
     assert not found.bad
-    assert "distilling" in read_json(run / "summary.json")["seconds"]
+    assert {"training", "distilling"} <= set(answer["seconds"])
     assert ddm.load(run).audited is not None  # it speaks of the responses, from which answers still come
     shown = command("distil", run)
     assert shown.code == 0
@@ -94,7 +94,7 @@ def test_the_same_fit_opens_a_run_to_which_a_synset_was_added(run, command):
 
 
 def test_a_killed_distil_leaves_the_run_as_it_was_and_can_be_repeated(run, finished_run, monkeypatch, command):
-    monkeypatch.setattr(store, "write_json", lambda *given: (_ for _ in ()).throw(Killed))
+    monkeypatch.setattr(store, "write_manifest", lambda *given: (_ for _ in ()).throw(Killed))
     datamodel, data = ddm.runs.run.open_run(run)
     with pytest.raises(Killed):
         ddm.runs.run.distil(run, datamodel, data)
