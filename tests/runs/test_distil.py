@@ -13,6 +13,7 @@ from refusals import assert_refused
 import ddm
 import ddm.runs.run
 from ddm.compute.files import read_json, write_json
+from ddm.explorer.explored_run import ExploredRun, warm_up
 from ddm.runs import release, store
 from ddm.runs.config import Config
 from ddm.runs.verify import verify
@@ -63,6 +64,19 @@ def test_a_run_without_synset_answers_from_its_responses(bare_run, finished_run,
     assert "there is no synset yet" in bare.distilled.sentence
     with refused("no synset yet", "ddm distil"):
         bare.synset  # noqa: B018
+
+
+def test_shares_diagnoses_and_the_explorer_work_without_a_synset(bare_run, finished_run):
+    (bare, data), (whole, _) = (ddm.runs.run.open_run(run) for run in (bare_run, finished_run))
+    bare.audited = None  # a diagnosis says how far to trust it
+    assert bare.shares(data.test[0]).to_dict() == whole.shares(data.test[0]).to_dict()
+    assert bare.diagnose(data.validation).to_dict() == whole.diagnose(data.validation).to_dict()
+    explored = ExploredRun(bare_run, bare, data)
+    warm_up(explored)
+    assert explored.can_remove(bare.partition.names[0])
+    x = data.test.batch(slice(0, 3))[0]
+    expected = whole.counterfactual(0)(x)
+    torch.testing.assert_close(explored.model_without((bare.partition.names[0],))(x), expected)
 
 
 def test_the_synset_that_ddm_distil_adds_is_that_of_a_fit_with_it_bit_for_bit(run, finished_run, command):
