@@ -100,7 +100,9 @@ def every_file_is_whole(folder):
         assert not verify(folder / "run").bad
 
 
-@pytest.mark.parametrize("moment", ["synset.safetensors", "summary.json", "parts/identity.json", "config.json"])
+@pytest.mark.parametrize(
+    "moment", ["synset.safetensors", "responses.safetensors", "summary.json", "parts/identity.json", "config.json"]
+)
 def test_a_fit_killed_at_a_chosen_file_goes_on_to_the_same_result(moment, fitted, tmp_path, attempt):
     with attempt("kills"):
         running = Command(FIT, tmp_path)

@@ -54,7 +54,7 @@ def fit(config: Config, out: Path, engine: Engine = None) -> tuple[DistilledData
             return _make(config, out, data, network, groups, engine)
         shutil.rmtree(out / PARTS, ignore_errors=True)  # left by a fit that was killed after its last write
         datamodel, data = open_run(out, data=data)
-        return datamodel, data, read_json_object(out / SUMMARY)
+        return datamodel, data, read_json_object(out / SUMMARY) | summarise_distilled(datamodel)
 
 
 def _is_complete(out: Path, config: Config) -> bool:
@@ -143,21 +143,19 @@ def audit(
 def distil(run: Path, datamodel: DistilledDatamodel, data: Data) -> dict[str, Any]:
     """Distil the synset of a run that was fitted without one, add it to the run, and return the run's summary."""
     with lock_folder(run):
+        clock = _Clock()
         if datamodel.distilled.synset is None:
-            seconds = read_json_object(run / SUMMARY).get("seconds", {}) if (run / SUMMARY).exists() else {}
-            clock = _Clock()
             datamodel.distil()
             clock.lap("distilling")
-            summary = summarise(datamodel, data) | {"seconds": {**seconds, **clock.laps}}
-            store.add_synset(datamodel, run, summary)
-            return summary
-    return summarise(datamodel, data)
+            store.add_synset(datamodel, run)
+    stored = read_json_object(run / SUMMARY).get("seconds") if (run / SUMMARY).exists() else None
+    seconds = stored if isinstance(stored, dict) else {}
+    return summarise(datamodel, data) | {"seconds": {**seconds, **clock.laps}}
 
 
 def summarise(datamodel: DistilledDatamodel, data: Data) -> dict[str, Any]:
     """A run in numbers, as JSON values."""
-    target, partition, distilled = datamodel.target, datamodel.partition, datamodel.distilled
-    synset, responses = distilled.synset, distilled.responses
+    target, partition = datamodel.target, datamodel.partition
     return {
         "data": data.name,
         "network": type(target.network).__name__,
@@ -168,6 +166,15 @@ def summarise(datamodel: DistilledDatamodel, data: Data) -> dict[str, Any]:
         "groups": len(partition),
         "group_sizes": {"smallest": int(partition.sizes.min()), "largest": int(partition.sizes.max())},
         "matching": datamodel.settings.matching,
+        **summarise_distilled(datamodel),
+    }
+
+
+def summarise_distilled(datamodel: DistilledDatamodel) -> dict[str, Any]:
+    """The synset and the kept responses in numbers. ``ddm distil`` may have changed them since the summary."""
+    distilled = datamodel.distilled
+    synset, responses = distilled.synset, distilled.responses
+    return {
         "alignment": None if synset is None else float(synset.alignment.mean()),
         "stopped": distilled.stopped,
         "synset_bytes": 0 if synset is None else synset.nbytes,

@@ -30,7 +30,6 @@ from ddm.runs.folder import (
     PARTITION,
     PARTS,
     RESPONSES,
-    SUMMARY,
     SYNSET,
     TRAJECTORY,
     answers_file,
@@ -93,15 +92,14 @@ def _save_distilled(distilled: Distilled, run: Path) -> None:
             part.save(run / name)
 
 
-def add_synset(datamodel: DistilledDatamodel, run: Path, summary: Mapping[str, Any]) -> None:
-    """Write the synsets of a datamodel into its complete run, with a new summary.
+def add_synset(datamodel: DistilledDatamodel, run: Path) -> None:
+    """Write the synsets of a datamodel into its complete run.
 
     The manifest is written last, so that a killed command leaves the run as it was.
     """
     for name, synset in ((SYNSET, datamodel.distilled.synset), (CLASS_SYNSET, datamodel.distilled.class_synset)):
         if synset is not None:
             synset.save(run / name)
-    write_json(run / SUMMARY, summary)
     write_manifest(datamodel, run)
 
 
