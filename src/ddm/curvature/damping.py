@@ -44,9 +44,9 @@ class Damping:
 def choose_damping(curvature: Curvature, pulls: Tensor) -> Damping:
     """Set the curvature's damping to the multiple with the largest gain for pulls ``(B, P)`` of some groups.
 
-    The search starts at c = 1, the damping of the training, and tries few multiples, because each costs a
-    factorisation. It goes up by factors of 10 for as long as the gain rises, then tries the neighbours of the best. If
-    the best is better than c = 1, so that rows are few, the largest multiple with nearly the same gain is chosen.
+    The search climbs from c = 1, the damping of the training, and stops where the gain falls, because each multiple costs
+    a factorisation. If the best is better than c = 1, so that rows are few, the largest multiple with nearly the same
+    gain is chosen.
     """
     gains: dict[float, float] = {}
 
@@ -56,21 +56,24 @@ def choose_damping(curvature: Curvature, pulls: Tensor) -> Damping:
             gains[scale] = gain(curvature, pulls, scale)
         return gains[scale]
 
-    best = SCALES.index(1.0)
-    while best + 2 < len(SCALES) and at(best + 2) > at(best):
-        best += 2
-    neighbours = range(max(0, best - 1), min(len(SCALES), best + 2))
-    best = max(neighbours, key=at)
-    while best > 0 and at(best - 1) > at(best):
+    start = best = SCALES.index(1.0)
+    while best + 1 < len(SCALES) and at(best + 1) > at(best):
+        best += 1
+    while best <= start and best > 0 and _may_rise(at(best + 1), at(best)) and at(best - 1) > at(best):
         best -= 1
     chosen = 1.0
-    if at(best) > (1 + _LEAST_RISE) * gains[1.0]:
+    if at(best) > (1 + _LEAST_RISE) * at(start):
         least = (1 - _FLAT) * at(best)
         while best + 1 < len(SCALES) and at(best + 1) >= least:
             best += 1
         chosen = SCALES[best]
     curvature.set_damping(chosen)
     return Damping(chosen, dict(sorted(gains.items())))
+
+
+def _may_rise(above: float, here: float) -> bool:
+    """True if a smaller multiple may have a clearly larger gain: the gain is concave in log c, so this bounds it."""
+    return 2 * here - above > (1 + _FLAT) * here
 
 
 def gain(curvature: Curvature, pulls: Tensor, scale: float) -> float:

@@ -113,8 +113,9 @@ class PreconditionedCurvature(SampledCurvature):
     def _square(self, advance: Advance) -> Tensor:
         """Λ⁻¹UᵀV ``(P, P)``."""
         total = torch.zeros(self.size, self.size, dtype=self.damping.dtype, device=self.damping.device)
-        for share, rows in self._weighted(self.rows, advance):
-            total.addmm_((rows * (share / self.damping)).T, rows)
+        plain = torch.cat(list(self.rows.batches(advance)))
+        for position, rows in enumerate(plain.split(self.rows.per_checkpoint)):
+            total.addmm_((rows * (self._share(position) / self.damping)).T, rows)
         return total
 
     def _inner(self, advance: Advance) -> Tensor:

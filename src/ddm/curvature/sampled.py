@@ -30,14 +30,14 @@ from ddm.training.target import Target
 _MOST_ROWS, _FEWEST_ROWS = 16384, 1024
 """Bounds of the default number of rows; large networks may have fewer."""
 
-_SOLVE_WORK = 2e12
-"""Maximum multiplications of a dense solve by default: half a minute on one core."""
+_SOLVE_WORK = 7e11
+"""Maximum multiplications of a dense solve by default: about ten seconds on one core."""
 
-_WORK_PER_PASS = 2e3
+_WORK_PER_PASS = 400
 """Maximum multiplications of a dense solve by default, for each parameter and each sample that the training processed
-(samples × epochs). For a small network this takes as long as two trainings."""
+(samples × epochs). For a small network this takes about as long as the training."""
 
-_KRYLOV_STEPS = 12
+_KRYLOV_STEPS = 8
 """Steps of the iteration that leaves the rows of a group out of a P × P solve."""
 
 _FRESH_ROWS = 1024
@@ -110,9 +110,10 @@ class SampledCurvature:
         self.prepare()
         if self._matrix is None:
             raise RuntimeError("the damping was final.")
-        matrix = self._matrix if final else self._matrix.clone()
-        matrix.diagonal().add_(scale)
-        self.scale, self._factors = scale, self._factorise(matrix)
+        if self._factors is None or scale != self.scale:
+            matrix = self._matrix if final else self._matrix.clone()
+            matrix.diagonal().add_(scale)
+            self.scale, self._factors = scale, self._factorise(matrix)
         if final:
             self._matrix = None
             self._fresh.forget()

@@ -23,7 +23,7 @@ from ddm.distil.blocks import Block, plan_blocks
 from ddm.distil.distilled import Distilled
 from ddm.distil.estimate import MatchingEstimate
 from ddm.distil.gradient.matching import GradientMatching
-from ddm.distil.kept import KeptResponses, keeps_responses, kept_bytes
+from ddm.distil.kept import KeptResponses, keeps_responses, kept_bytes, makes_synset
 from ddm.distil.matching import DistilledBlock, LevelSynset, Matching
 from ddm.distil.response.matching import ResponseMatching
 from ddm.distil.response.shared_bank import MAX_BLOCK_GROUPS, SharedBank, bytes_per_group
@@ -67,8 +67,9 @@ def distil(
         return Distilled(synset, _rename_to_classes(synset, partition, upper))
     if settings.clip is not None:
         _warn_of_small_groups(partition)
+    settings = _resolved(settings, target, partition)
     keeps = _check_budget(settings, len(partition) + len(upper or ()), target.flat.size)
-    store = BlockStore(directory, synsets=settings.synset, responses=keeps)
+    store = BlockStore(directory, synsets=bool(settings.synset), responses=keeps)
     store.check_identity(target, samples, partition, settings)
     matching = MATCHINGS[settings.matching](target, samples, settings, engine)
     blocks, origin = _distil_blocks(matching, partition, upper, settings, store), target.origin(samples.fingerprint())
@@ -100,10 +101,16 @@ def estimate_matching(
     target: Target, samples: Samples, partition: Partition, settings: Settings, engine: Engine = None
 ) -> MatchingEstimate:
     """Estimate the time, memory and disk space of ``distil`` from short trials."""
-    upper = partition.by_class()
+    upper, settings = partition.by_class(), _resolved(settings, target, partition)
     _check_budget(settings, len(partition) + len(upper or ()), target.flat.size)
     matching = MATCHINGS[settings.matching](target, samples, settings, engine)
     return matching.estimate(partition, upper, _blocks(matching, partition, settings), engine)
+
+
+def _resolved(settings: Settings, target: Target, partition: Partition) -> Settings:
+    """The settings, with the default for the synset resolved."""
+    groups = len(partition) + len(partition.by_class() or ())
+    return replace(settings, synset=makes_synset(settings, groups, target.flat.size))
 
 
 def _blocks(matching: Matching, partition: Partition, settings: Settings) -> list[Block]:

@@ -25,6 +25,9 @@ from ddm.plots.units import size_text
 _LARGEST = 2.0**15
 """Largest entry of a row that is stored."""
 
+_LARGE = 2**20
+"""Networks with more parameters than this get no synset by default."""
+
 _LEVELS = {"clusters": ("cluster_scales", "cluster_own"), "classes": ("class_scales", "class_own")}
 """The tensors of a file: the values of each level, their scales and own shares."""
 
@@ -37,6 +40,16 @@ def kept_bytes(groups: int, parameters: int) -> int:
 def keeps_responses(settings: Settings, groups: int, parameters: int) -> bool:
     """True if a matching with these settings keeps the responses of K groups and classes: they fit the budget."""
     return settings.matching == "response" and kept_bytes(groups, parameters) <= settings.keep * 2**30
+
+
+def makes_synset(settings: Settings, groups: int, parameters: int) -> bool:
+    """True if a matching encodes the displacements of K groups and classes in synsets right away.
+
+    By default it does not for a large network whose responses are kept: the encoding would take longer than all else.
+    """
+    if settings.synset is not None:
+        return settings.synset
+    return parameters <= _LARGE or not keeps_responses(settings, groups, parameters)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ _CHOICES = {
 _LEAST = {"offset": 1, "checkpoints": 2, "ipc": 1, "finetune_steps": 1, "samples": 1, "curvature": 1, "bank": 1}
 
 
-_LATER = {"clip": None, "damping": None, "keep": 0.5, "synset": True}
+_LATER = {"clip": None, "damping": None, "keep": 0.5, "synset": None}
 """Settings that older versions did not store, with their defaults."""
 
 
@@ -49,7 +49,8 @@ class Settings:
     bank:       number of images that all groups share; None chooses the fewest that meet the tolerance
     tolerance:  mean share of the change of the outputs on unseen inputs that the encoding may miss
     keep:       maximum GiB of responses that are kept in half precision and answer questions; 0 keeps none
-    synset:     False leaves out the encoding in a synset; ``distil`` makes it later from the kept responses
+    synset:     encode the responses in a synset. False leaves it out, and ``distil`` makes it later from the kept
+                responses; None leaves it out for kept responses of more than a million parameters
 
     For reverse and forward matching:
 
@@ -78,7 +79,7 @@ class Settings:
     bank: int | None = None
     tolerance: float = 0.03
     keep: float = 0.5
-    synset: bool = True
+    synset: bool | None = None
     pairing: str = "offset"
     offset: int = 4
     distance: str = "layer-cosine"
@@ -114,7 +115,7 @@ class Settings:
             raise InputError(f"damping is a multiple of the training's own and must be positive, not {self.damping}.")
         if self.keep < 0:
             raise InputError(f"keep is a number of GiB and must not be negative, not {self.keep}.")
-        if not self.synset and (self.matching != "response" or not self.keep):
+        if self.synset is False and (self.matching != "response" or not self.keep):
             raise InputError(
                 "only response matching with keep above 0 can do without a synset: leave out synset=False."
             )

@@ -41,6 +41,12 @@ _EUCLIDEAN, _RIDGE = 0.1, 1e-5
 _MIN_ROWS, _MAX_ROWS = 1024, 4096
 """Rows of J(x̃), images × classes, of the smallest and of the largest bank; large networks have fewer."""
 
+_WORK = 3.5e11
+"""Multiplications JJᵀ of the largest bank, if that has more than _MIN_ROWS rows."""
+
+_LEAST_GROWTH = 2
+"""A bank that can grow by less than this factor starts at its largest size, because growing means building it anew."""
+
 _NEARLY_MAX = 0.9
 """A bank with at least this fraction of the maximum images does not grow, because growing means building a new bank."""
 
@@ -94,13 +100,21 @@ class Encoder:
     @property
     def min_images(self) -> int:
         """Images of the first bank that is tried."""
-        return self.settings.bank or max(2, fewer_for_large(_MIN_ROWS, self.target.flat.size) // self.classes)
+        if self.settings.bank:
+            return self.settings.bank
+        first, last = fewer_for_large(_MIN_ROWS, self.target.flat.size), self._max_rows
+        return max(2, (first if first * _LEAST_GROWTH <= last else max(first, last)) // self.classes)
+
+    @property
+    def _max_rows(self) -> int:
+        """Rows of J(x̃) of the largest bank: fewer for a larger network."""
+        return int(min(_MAX_ROWS, (_WORK / self.target.flat.size) ** 0.5))
 
     @property
     def max_images(self) -> int:
         """Images of the largest bank. A bank that does not fit the memory does not grow: its cost is quadratic."""
         grows = self.settings.bank is None and len(self.slices(self.min_images)) == 1
-        return max(self.min_images, _MAX_ROWS // self.classes) if grows else self.min_images
+        return max(self.min_images, self._max_rows // self.classes) if grows else self.min_images
 
     def slices(self, count: int) -> list[slice]:
         """Slices of the parameters, such that the columns of J for ``count`` images fit half of the memory."""
