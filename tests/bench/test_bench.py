@@ -42,7 +42,7 @@ def without_costs(value):
 @pytest.mark.parametrize("method", ["ddm-response", "ddm-private", "ddm", "ddm-match", "ddm-paper"])
 def test_a_synset_is_always_scored_alone(problem, method):
     settings = settings_of(problem, method)
-    assert settings.synset
+    assert settings.synset is not False
     assert settings.keep == 0 or settings.matching != "response"
 
 

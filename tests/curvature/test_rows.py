@@ -119,6 +119,14 @@ def test_a_solve_without_a_group_agrees_with_the_dense_matrix_of_the_other_rows(
         torch.testing.assert_close(direction.double(), torch.linalg.solve(dense, b.double()), rtol=1e-2, atol=1e-2)
 
 
+def test_gains_of_several_multiples_at_once_agree_with_those_one_by_one(small, digits):
+    right, scales = torch.randn(3, small.flat.size), [1.0, 3.0, 30.0]
+    kept, sliced = (curvature(small, digits, 100, memory, 0.1) for memory in (2.0, 50 * 100 * 4 / 2**30))
+    assert sliced.cost.rows_per_solve > 0 == kept.cost.rows_per_solve
+    wanted = [kept.gains(right[:1], [scale])[0] for scale in scales]
+    np.testing.assert_allclose(sliced.gains(right[:1], scales), wanted, rtol=1e-3)
+
+
 def test_progress_counts_every_computed_row(small, digits):
     for rows, memory in ((1000, 2.0), (100, 50 * 100 * 4 / 2**30)):
         asked, counted = curvature(small, digits, rows, memory), []
@@ -152,4 +160,4 @@ def test_larger_networks_and_shorter_trainings_have_fewer_rows(passed):
 
 def test_the_work_of_a_solve_is_bounded_for_large_networks():
     for size in (50_000, 300_000, 1_000_000):
-        assert rows_for(size, 10**7) ** 2 * size <= 1e12
+        assert rows_for(size, 10**7) ** 2 * size <= 1.1e12

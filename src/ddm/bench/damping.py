@@ -10,7 +10,7 @@ from ddm.bench.output import Report, Row
 from ddm.bench.problem import Problem
 from ddm.bench.recipes import small_variants
 from ddm.counterfactual.displaced import Models
-from ddm.curvature.damping import SCALES, choose_damping, gain
+from ddm.curvature.damping import SCALES, choose_damping
 from ddm.distil.response.solve import Responses
 from ddm.truth.effects import predict_effects
 from ddm.truth.figures import FIGURES
@@ -53,7 +53,7 @@ def _rows(problem: Problem, title: str) -> Iterator[Row]:
     pulls = responses.pulls(members)
     gains, figures = {}, {}
     for scale in SCALES:
-        gains[scale] = gain(curvature, pulls, scale)
+        (gains[scale],) = curvature.gains(pulls, [scale])
         moved, _ = responses.without_own(pulls, members)
         effects = predict_effects(Models(problem.target, moved), problem.effect_query)
         figures[scale] = fidelity.fidelity_figures(effects, problem)

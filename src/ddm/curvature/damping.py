@@ -28,6 +28,9 @@ _LEAST_RISE = 0.01
 """Relative rise of the gain that justifies another multiple. Where rows are many, the gain is flat, and smaller
 differences are noise."""
 
+_TOGETHER = 5
+"""Number of multiples, from 1 on, that are tried at once if every solve recomputes its rows."""
+
 _FLAT = 0.02
 """Relative loss of gain that a larger multiple may have. The gain does not see how long the d_κ are. Rows that miss
 stiff directions make them too long, and more damping makes them shorter."""
@@ -44,19 +47,20 @@ class Damping:
 def choose_damping(curvature: Curvature, pulls: Tensor) -> Damping:
     """Set the curvature's damping to the multiple with the largest gain for pulls ``(B, P)`` of some groups.
 
-    The search climbs from c = 1, the damping of the training, and stops where the gain falls, because each multiple costs
-    a factorisation. If the best is better than c = 1, so that rows are few, the largest multiple with nearly the same
-    gain is chosen.
+    The search climbs from c = 1, the damping of the training, and stops where the gain falls, because each multiple
+    costs a factorisation. If the best is better than c = 1, so that rows are few, the largest multiple with nearly the
+    same gain is chosen.
     """
-    gains: dict[float, float] = {}
+    start = best = SCALES.index(1.0)
+    together = SCALES[start : start + _TOGETHER] if curvature.cost.rows_per_solve else ()
+    gains = dict(zip(together, curvature.gains(pulls, together), strict=True)) if together else {}
 
     def at(position: int) -> float:
         scale = SCALES[position]
         if scale not in gains:
-            gains[scale] = gain(curvature, pulls, scale)
+            (gains[scale],) = curvature.gains(pulls, [scale])
         return gains[scale]
 
-    start = best = SCALES.index(1.0)
     while best + 1 < len(SCALES) and at(best + 1) > at(best):
         best += 1
     while best <= start and best > 0 and _may_rise(at(best + 1), at(best)) and at(best - 1) > at(best):
@@ -74,11 +78,3 @@ def choose_damping(curvature: Curvature, pulls: Tensor) -> Damping:
 def _may_rise(above: float, here: float) -> bool:
     """True if a smaller multiple may have a clearly larger gain: the gain is concave in log c, so this bounds it."""
     return 2 * here - above > (1 + _FLAT) * here
-
-
-def gain(curvature: Curvature, pulls: Tensor, scale: float) -> float:
-    """The gain of a multiple of the damping for pulls ``(B, P)``. The curvature keeps this multiple for now."""
-    curvature.set_damping(scale, final=False)
-    directions = curvature.solve(pulls)
-    fitted = (directions * pulls).sum(1)
-    return float((fitted.square() / curvature.unseen_quadratic(directions)).sum())

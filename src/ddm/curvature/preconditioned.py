@@ -66,21 +66,20 @@ class PreconditionedCurvature(SampledCurvature):
         solved: Tensor = torch.linalg.lu_solve(factors, pivots, right.to(factors), adjoint=transposed)
         return solved
 
-    def _row_weights(self, undamped: Tensor, transposed: bool = False) -> Tensor:
-        """(cI + VΛ⁻¹Uᵀ)⁻¹ VΛ⁻¹b ``(M, B)`` for Λ⁻¹b ``(B, P)``; transposed, U and V change places."""
-        inner = torch.cat(
+    def _seen_by_rows(self, undamped: Tensor, transposed: bool = False) -> Tensor:
+        """VΛ⁻¹b ``(M, B)`` for Λ⁻¹b ``(B, P)``; transposed, U takes the place of V."""
+        return torch.cat(
             [rows @ ((share * undamped) if transposed else undamped).T for share, rows in self._weighted(self.rows)]
         )
-        return self._solve_inner(inner, transposed)
 
     def _add_rows(self, undamped: Tensor, weights: Tensor, transposed: bool = False) -> Tensor:
-        """(Λ⁻¹b − Λ⁻¹Uᵀw)/c ``(B, P)`` for weights w ``(M, B)``; transposed, V takes the place of U."""
+        """Λ⁻¹b − Λ⁻¹Uᵀw ``(B, P)`` for weights w ``(M, B)``; transposed, V takes the place of U."""
         correction, start, weights = torch.zeros_like(undamped), 0, weights.to(undamped)
         for share, rows in self._weighted(self.rows):
             back = weights[start : start + len(rows)].T @ rows
             correction += back if transposed else back * share
             start += len(rows)
-        return (undamped - correction.div_(self.damping)).div_(self.scale)
+        return undamped - correction.div_(self.damping)
 
     def _weighted_rows(self, rows: Tensor, numbers: Tensor) -> Tensor:
         """U = ω ∘ V ``(m, P)`` of rows V ``(m, P)`` with these numbers."""

@@ -62,6 +62,9 @@ class Curvature(Protocol):
         Ḡ_κ is the part of Ḡ that the samples at positions ``members[κ]`` contribute.
         """
 
+    def gains(self, pulls: Tensor, scales: Sequence[float]) -> list[float]:
+        """The gain (``ddm.curvature.damping``) of each multiple c in ``scales`` for pulls ``(B, P)``."""
+
     def unseen_quadratic(self, directions: Tensor) -> Tensor:
         """dᵀ(Ḡ' + Λ)d ``(B,)`` of directions ``(B, P)``, with Ḡ' from samples or signs that the solve has not seen."""
 

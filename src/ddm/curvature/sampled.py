@@ -40,8 +40,8 @@ _WORK_PER_PASS = 400
 _KRYLOV_STEPS = 8
 """Steps of the iteration that leaves the rows of a group out of a P × P solve."""
 
-_FRESH_ROWS = 1024
-"""Number of rows for the quadratic form, which the solve does not use; large networks have fewer."""
+_FRESH_SHARE, _FEWEST_FRESH, _FRESH_ROWS = 4, 64, 1024
+"""Rows of the solve for each row of the quadratic form, which the solve does not use, and bounds of their number."""
 
 
 class SampledCurvature:
@@ -73,7 +73,7 @@ class SampledCurvature:
             samples,
             checkpoints,
             weights,
-            fewer_for_large(_FRESH_ROWS, self.size),
+            min(_FRESH_ROWS, max(_FEWEST_FRESH, len(self.rows) // _FRESH_SHARE)),
             seed,
             skip=self.rows.per_checkpoint,
         )
@@ -124,7 +124,8 @@ class SampledCurvature:
         if self._tall:
             return self._solve_square(right, transposed)
         undamped = right / self.damping
-        return self._add_rows(undamped, self._row_weights(undamped, transposed), transposed)
+        weights = self._solve_inner(self._seen_by_rows(undamped, transposed), transposed)
+        return self._add_rows(undamped, weights, transposed).div_(self.scale)
 
     def solve_without(self, right: Tensor, members: Sequence[np.ndarray]) -> Tensor:
         """(Ḡ − Ḡ_κ + cΛ)⁻¹ b_κ ``(B, P)``: solves with the rows of the samples that are not at ``members[κ]``."""
@@ -133,10 +134,33 @@ class SampledCurvature:
         if self._tall:
             return solve_identity_minus(self._own_push(own), self._solve_square(right), _KRYLOV_STEPS)
         undamped = right / self.damping
-        weights = self._row_weights(undamped)
+        weights = self._solve_inner(self._seen_by_rows(undamped))
         for column, numbers in enumerate(own):
             weights[:, column] = self._without_rows(weights[:, column], numbers)
-        return self._add_rows(undamped, weights)
+        return self._add_rows(undamped, weights).div_(self.scale)
+
+    def gains(self, pulls: Tensor, scales: Sequence[float]) -> list[float]:
+        """The gain of each multiple in ``scales`` for pulls ``(B, P)``; the last multiple stays set for now.
+
+        Rows that are recomputed for every solve are recomputed once for all multiples.
+        """
+        if not self.cost.rows_per_solve:
+            return [self._gain(pulls, scale) for scale in scales]
+        pulls = pulls.to(self.damping)[: max(1, self._memory // 2 // (len(scales) * self.size * self._float_bytes))]
+        undamped = pulls / self.damping
+        seen, weights = self._seen_by_rows(undamped), []
+        for scale in scales:
+            self.set_damping(scale, final=False)
+            weights.append(self._solve_inner(seen))
+        directions = self._add_rows(undamped.repeat(len(scales), 1), torch.cat(weights, 1))
+        fitted = (directions * pulls.repeat(len(scales), 1)).sum(1)
+        each = fitted.square() / self.unseen_quadratic(directions)  # the lengths of directions do not matter
+        return [float(part.sum()) for part in each.split(len(pulls))]
+
+    def _gain(self, pulls: Tensor, scale: float) -> float:
+        self.set_damping(scale, final=False)
+        directions = self.solve(pulls)
+        return float(((directions * pulls).sum(1).square() / self.unseen_quadratic(directions)).sum())
 
     def _ready(self, right: Tensor) -> Tensor:
         """Right-hand sides on the device and in the precision of the solve, once the matrix is factorised."""
@@ -185,18 +209,17 @@ class SampledCurvature:
         solved: Tensor = torch.cholesky_solve(right.to(self._factors), self._factors)
         return solved
 
-    def _row_weights(self, undamped: Tensor, transposed: bool = False) -> Tensor:
-        """(cI + RΛ⁻¹Rᵀ)⁻¹ RΛ⁻¹b ``(M, B)`` for Λ⁻¹b ``(B, P)``."""
-        inner = torch.cat([rows @ undamped.T for rows in self.rows.batches()])
-        return self._solve_inner(inner, transposed)
+    def _seen_by_rows(self, undamped: Tensor, transposed: bool = False) -> Tensor:
+        """RΛ⁻¹b ``(M, B)`` for Λ⁻¹b ``(B, P)``."""
+        return torch.cat([rows @ undamped.T for rows in self.rows.batches()])
 
     def _add_rows(self, undamped: Tensor, weights: Tensor, transposed: bool = False) -> Tensor:
-        """(Λ⁻¹b − Λ⁻¹Rᵀw)/c ``(B, P)`` for weights w ``(M, B)``."""
+        """Λ⁻¹b − Λ⁻¹Rᵀw ``(B, P)`` for weights w ``(M, B)``."""
         correction, start, weights = torch.zeros_like(undamped), 0, weights.to(undamped)
         for rows in self.rows.batches():
             correction.addmm_(weights[start : start + len(rows)].T, rows)
             start += len(rows)
-        return (undamped - correction.div_(self.damping)).div_(self.scale)
+        return undamped - correction.div_(self.damping)
 
     def unseen_quadratic(self, directions: Tensor) -> Tensor:
         """dᵀ(Ḡ' + Λ)d ``(B,)`` of directions ``(B, P)``, with rows that the solve has not seen."""
