@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ddm.curvature.damping import SCALES, choose_damping
+from ddm.curvature.damping import SCALES, _vertex, choose_damping
 
 
 class KnownCurvature:
@@ -70,6 +70,12 @@ def test_few_rows_need_more_damping_than_the_training_has():
     many, _, _ = sampled(rows=2000)
     assert choose_damping(few, pulls).scale > 1
     assert choose_damping(many, pulls).scale == 1
+
+
+def test_between_two_multiples_with_the_same_gain_the_maximum_lies_in_the_middle():
+    assert _vertex(10.0, [1.0, 2.0, 1.0]) == 10
+    assert _vertex(10.0, [2.0, 2.0, 1.0]) == pytest.approx(10 / 10**0.25, rel=0.01)
+    assert _vertex(1000.0, [1.0, 2.0]) == 1000
 
 
 def test_every_multiple_is_tried_once_at_most_and_its_gain_is_kept():

@@ -151,7 +151,8 @@ def test_the_settings_can_fix_the_damping(target, digits, partition):
 def test_a_synset_says_how_its_damping_was_chosen(synsets, tmp_path):
     clusters, classes = synsets
     gains = {name: gain for name, gain in clusters.damping.items() if name != "scale"}
-    assert gains[f"gain at {clusters.damping['scale']:g}"] > 0.99 * max(gains.values())
+    best = float(max(gains, key=gains.get).removeprefix("gain at "))
+    assert clusters.damping["scale"] == 1 or best / 4 < clusters.damping["scale"] < 4 * best
     assert classes.damping == clusters.damping
     clusters.save(tmp_path / "synset.safetensors")
     assert Synset.load(tmp_path / "synset.safetensors").damping == clusters.damping

@@ -56,10 +56,8 @@ def describe_run(out: Console, facts: dict[str, Any], folder: str) -> None:
 
 def describe_damping(damping: dict[str, float]) -> str:
     """One sentence about the damping of response matching; ``damping`` is that of a synset."""
-    scale, tried = damping["scale"], len(damping) - 1
-    if not tried:
-        return f"Damping: {scale:g} × that of the training, as set."
-    return f"Damping: {scale:g} × that of the training, chosen among {tried} by curvature that the solve has not seen."
+    how = "chosen by curvature that the solve has not seen" if len(damping) > 1 else "as set"
+    return f"Damping: {damping['scale']:g} × that of the training, {how}."
 
 
 def describe_estimate(out: Console, estimate: Estimate) -> None:

@@ -31,10 +31,6 @@ differences are noise."""
 _TOGETHER = 5
 """Number of multiples, from 1 on, that are tried at once if every solve recomputes its rows."""
 
-_FLAT = 0.02
-"""Relative loss of gain that a larger multiple may have. The gain does not see how long the d_κ are. Rows that miss
-stiff directions make them too long, and more damping makes them shorter."""
-
 
 @dataclass(frozen=True)
 class Damping:
@@ -48,8 +44,8 @@ def choose_damping(curvature: Curvature, pulls: Tensor) -> Damping:
     """Set the curvature's damping to the multiple with the largest gain for pulls ``(B, P)`` of some groups.
 
     The search climbs from c = 1, the damping of the training, and stops where the gain falls, because each multiple
-    costs a factorisation. If the best is better than c = 1, so that rows are few, the largest multiple with nearly the
-    same gain is chosen.
+    costs a factorisation. If the best of SCALES is better than c = 1, so that rows are few, the maximum lies between
+    its neighbours: at the vertex of the parabola through the three gains over log c.
     """
     start = best = SCALES.index(1.0)
     together = SCALES[start : start + _TOGETHER] if curvature.cost.rows_per_solve else ()
@@ -67,14 +63,25 @@ def choose_damping(curvature: Curvature, pulls: Tensor) -> Damping:
         best -= 1
     chosen = 1.0
     if at(best) > (1 + _LEAST_RISE) * at(start):
-        least = (1 - _FLAT) * at(best)
-        while best + 1 < len(SCALES) and at(best + 1) >= least:
-            best += 1
-        chosen = SCALES[best]
+        nearest = [at(position) for position in (best - 1, best, best + 1) if 0 <= position < len(SCALES)]
+        chosen = _vertex(SCALES[best], nearest)
     curvature.set_damping(chosen)
     return Damping(chosen, dict(sorted(gains.items())))
 
 
 def _may_rise(above: float, here: float) -> bool:
     """True if a smaller multiple may have a clearly larger gain: the gain is concave in log c, so this bounds it."""
-    return 2 * here - above > (1 + _FLAT) * here
+    return 2 * here - above > (1 + 2 * _LEAST_RISE) * here
+
+
+def _vertex(scale: float, gains: list[float]) -> float:
+    """The multiple at the vertex of the parabola through the gains of ``scale``, the largest, and its neighbours.
+
+    The neighbours are taken to be a factor of √10 away. At an end of SCALES, which has one neighbour, it is ``scale``.
+    """
+    if len(gains) < 3:
+        return scale
+    below, here, above = gains
+    bend = below - 2 * here + above
+    steps = (below - above) / (2 * bend) if bend < 0 else 0.0
+    return float(f"{scale * 10 ** (steps / 2):.3g}")

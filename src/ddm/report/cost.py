@@ -24,10 +24,10 @@ def cost_section(facts: dict[str, Any], config: dict[str, Any] | None, source: s
     }
 
 
-def _damping(damping: dict[str, float]) -> list[tuple[str, str, bool]]:
-    """Each multiple of the training's damping that was tried, its gain, and True for the one that was chosen."""
-    gains = {name.removeprefix("gain at "): gain for name, gain in damping.items() if name != "scale"}
-    return [(multiple, f"{gain:.4g}", float(multiple) == damping["scale"]) for multiple, gain in gains.items()]
+def _damping(damping: dict[str, float]) -> dict[str, Any]:
+    """The multiple of the training's damping that was used, and each one that was tried with its gain."""
+    tried = [(name.removeprefix("gain at "), f"{gain:.4g}") for name, gain in damping.items() if name != "scale"]
+    return {"used": f"{damping['scale']:g}", "tried": tried} if tried else {}
 
 
 def _tables(config: dict[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
