@@ -78,6 +78,18 @@ def test_between_two_multiples_with_the_same_gain_the_maximum_lies_in_the_middle
     assert _vertex(1000.0, [1.0, 2.0]) == 1000
 
 
+def test_groups_without_a_pull_do_not_change_the_choice():
+    few, pulls, _ = sampled(rows=5)
+    with_zero, _, _ = sampled(rows=5)
+    chosen = choose_damping(few, pulls)
+    assert choose_damping(with_zero, torch.cat([torch.zeros_like(pulls[:1]), pulls])) == chosen
+    assert choose_damping(with_zero, torch.zeros_like(pulls)).scale == 1
+
+
+def test_a_steadily_falling_gain_does_not_lead_beyond_the_neighbours():
+    assert 0.09 <= _vertex(0.3, [1.028, 1.015, 1.0]) <= 1
+
+
 def test_every_multiple_is_tried_once_at_most_and_its_gain_is_kept():
     curvature, pulls, _ = sampled(rows=2000)
     found = choose_damping(curvature, pulls)

@@ -112,7 +112,8 @@ def test_a_solve_without_a_group_agrees_with_the_dense_matrix_of_the_other_rows(
     asked = curvature(small, digits, rows, memory, 0.1)
     made, right = torch.cat(list(asked.rows.batches())).double(), torch.randn(3, small.flat.size)
     members = [np.arange(40), np.arange(100, 300), np.array([], dtype=int)]
-    found = asked.solve_without(right, members)
+    found, whole = asked.solve_without(right, members)
+    torch.testing.assert_close(whole, asked.solve(right), rtol=1e-3, atol=1e-3)
     for b, direction, group in zip(right, found, members, strict=True):
         others = made[~np.isin(asked.rows.positions.numpy(), group)]
         dense = others.T @ others + 0.1 * torch.eye(small.flat.size, dtype=torch.float64)

@@ -1,12 +1,13 @@
 """Shares: how much each sample of a group contributes to the group's effect on a question.
 
-The response is linear in the samples of a group, Δ_κ ∝ Σ_{i∈κ} (Ḡ + λI)⁻¹ ḡ_i, and so is the resulting change of the
-logits. An objective is not linear in the logits. Integrated gradients split its change along the straight line from the
+A response with the group's own curvature left in is linear in the samples of the group, d_κ = Σ_{i∈κ} (Ḡ + cΛ)⁻¹ ḡ_i,
+and so is the resulting change of the logits. An objective is not linear in the logits. Integrated gradients split its change along the straight line from the
 target's logits f to the logits without the group, f + δ, into parts that add up to the total:
 
-    share_i ∝ c·J(Ḡ + λI)⁻¹ḡ_i,    c = ∫₀¹ ∇objective(f + sδ) ds,
+    share_i ∝ s·J(Ḡ + cΛ)⁻¹ḡ_i,    s = ∫₀¹ ∇objective(f + rδ) dr,
 
-scaled so that the shares add up to the group's effect.
+scaled so that the shares add up to the group's effect. The effect itself leaves the own curvature out, which changes
+the size of a share more than the order of the samples.
 """
 
 from __future__ import annotations

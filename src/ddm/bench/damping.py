@@ -51,19 +51,29 @@ def _rows(problem: Problem, title: str) -> Iterator[Row]:
     responses = Responses(problem.target, problem.train, settings_of(problem, "response"))
     members, curvature = problem.single_groups, responses.curvature
     pulls = responses.pulls(members)
-    gains, figures = {}, {}
-    for scale in SCALES:
-        (gains[scale],) = curvature.gains(pulls, [scale])
+    gains: dict[float, float | None] = {}
+    figures: dict[float, Row] = {}
+
+    def measure(scale: float) -> None:
         moved, _ = responses.without_own(pulls, members)
         effects = predict_effects(Models(problem.target, moved), problem.effect_query)
         figures[scale] = fidelity.fidelity_figures(effects, problem)
-    chosen, largest = choose_damping(curvature, pulls).scale, max(gains.values())
+
     for scale in SCALES:
+        (gains[scale],) = curvature.gains(pulls, [scale])
+        measure(scale)
+    largest = max(gain for gain in gains.values() if gain is not None)
+    chosen = choose_damping(curvature, pulls).scale
+    if chosen not in figures:  # between two multiples, so its gain is not measured
+        gains[chosen] = None
+        measure(chosen)
+    for scale in sorted(figures):
+        gain = gains[scale]
         yield {
             "method": f"{title}, {scale:g}",
             "title": title,
             "multiple": scale,
-            "gain": gains[scale] / largest,
+            "gain": None if gain is None else gain / largest,
             "chosen": "yes" if scale == chosen else "",
             **{name: value for name, value in figures[scale].items() if name.removeprefix("retrain_") in FIGURES},
         }

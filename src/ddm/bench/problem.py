@@ -148,7 +148,8 @@ class Problem:
             return self.target
         recipe = self.setup.recipe.with_order(order)
         folder = self.target_folder / f"trajectory-{order}"
-        return train(self.network, self.train, recipe, loss=self.loss, directory=folder)
+        with one_thread():
+            return train(self.network, self.train, recipe, loss=self.loss, directory=folder)
 
     @cached_property
     def partition(self) -> Partition:

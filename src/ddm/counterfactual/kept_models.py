@@ -11,7 +11,7 @@ from ddm.training.target import Target
 
 
 class KeptModels(Models):
-    """The models θ_τ + Σ_κ removed_κ Δ_κ for displacements Δ_κ that are stored in half precision."""
+    """The models θ_τ + Σ_κ m_κ Δ_κ for displacements Δ_κ in half precision; m_κ is 1 for a removed group."""
 
     def __init__(self, target: Target, displacements: Displacements) -> None:
         self.target, self.displacements, self.own = target, displacements, displacements.own

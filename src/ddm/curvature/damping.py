@@ -10,13 +10,17 @@ To first order, a step along d_κ lowers the loss of the other data by at most h
     gain(c) = Σ_κ (d_κᵀḡ_κ)² / d_κᵀ(Ḡ' + Λ)d_κ,
 
 where Ḡ' comes from rows that the solve has not seen. A direction that is stiff without the solve knowing it lowers the
-gain. The gain does not depend on the lengths of the d_κ, and its maximum needs no retraining.
+gain. The gain does not depend on the lengths of the d_κ, and its maximum needs no retraining. For an optimizer that
+scales each parameter the matrix is not symmetric, and the gain is only an approximation of the decrease.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from ddm.curvature.protocol import Curvature
@@ -28,8 +32,8 @@ _LEAST_RISE = 0.01
 """Relative rise of the gain that justifies another multiple. Where rows are many, the gain is flat, and smaller
 differences are noise."""
 
-_TOGETHER = 5
-"""Number of multiples, from 1 on, that are tried at once if every solve recomputes its rows."""
+_TOGETHER, _FEW_PULLS = 5, 4
+"""Number of multiples, from 1 on, that are tried at once if every solve recomputes its rows, and maximum pulls then."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,10 @@ def choose_damping(curvature: Curvature, pulls: Tensor) -> Damping:
     costs a factorisation. If the best of SCALES is better than c = 1, so that rows are few, the maximum lies between
     its neighbours: at the vertex of the parabola through the three gains over log c.
     """
+    pulls = _comparable(pulls, _FEW_PULLS if curvature.cost.rows_per_solve else len(pulls))
+    if not len(pulls):
+        curvature.set_damping(1.0)
+        return Damping()
     start = best = SCALES.index(1.0)
     together = SCALES[start : start + _TOGETHER] if curvature.cost.rows_per_solve else ()
     gains = dict(zip(together, curvature.gains(pulls, together), strict=True)) if together else {}
@@ -59,14 +67,25 @@ def choose_damping(curvature: Curvature, pulls: Tensor) -> Damping:
 
     while best + 1 < len(SCALES) and at(best + 1) > at(best):
         best += 1
-    while best <= start and best > 0 and _may_rise(at(best + 1), at(best)) and at(best - 1) > at(best):
-        best -= 1
+    if best == start and _may_rise(at(start + 1), at(start)):
+        while best > 0 and at(best - 1) > at(best):
+            best -= 1
     chosen = 1.0
     if at(best) > (1 + _LEAST_RISE) * at(start):
         nearest = [at(position) for position in (best - 1, best, best + 1) if 0 <= position < len(SCALES)]
         chosen = _vertex(SCALES[best], nearest)
     curvature.set_damping(chosen)
     return Damping(chosen, dict(sorted(gains.items())))
+
+
+def _comparable(pulls: Tensor, most: int) -> Tensor:
+    """At most ``most`` evenly spaced pulls ``(B, P)`` that are not zero, divided by the norm of the longest."""
+    pulls = pulls[pulls.any(1)]
+    if not len(pulls):
+        return pulls
+    spaced = torch.linspace(0, len(pulls) - 1, min(most, len(pulls))).round().long()
+    chosen: Tensor = pulls[spaced] / pulls[spaced].norm(dim=1).max()
+    return chosen
 
 
 def _may_rise(above: float, here: float) -> bool:
@@ -83,5 +102,13 @@ def _vertex(scale: float, gains: list[float]) -> float:
         return scale
     below, here, above = gains
     bend = below - 2 * here + above
-    steps = (below - above) / (2 * bend) if bend < 0 else 0.0
+    steps = min(max((below - above) / (2 * bend), -1.0), 1.0) if bend < 0 else 0.0
     return float(f"{scale * 10 ** (steps / 2):.3g}")
+
+
+def check_facts(facts: Mapping[str, float]) -> None:
+    """Raise ``ValueError`` unless stored facts about the choice are finite numbers with a positive ``scale``."""
+    if not isinstance(facts, dict) or not all(type(value) in (int, float) for value in facts.values()):
+        raise ValueError("the damping is not a table of numbers")
+    if not all(math.isfinite(value) for value in facts.values()) or facts.get("scale", 1.0) <= 0:
+        raise ValueError("the damping must be positive and finite")

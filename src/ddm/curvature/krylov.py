@@ -11,24 +11,36 @@ import torch
 from torch import Tensor
 
 
-def solve_identity_minus(apply: Callable[[Tensor], Tensor], right: Tensor, steps: int) -> Tensor:
-    """x ``(B, P)`` with x − T(x) ≈ b for right-hand sides ``(B, P)``; ``apply`` gives T of each row ``(B, P)``."""
+def solve_identity_minus(apply: Callable[[Tensor], Tensor], right: Tensor, max_steps: int, tolerance: float) -> Tensor:
+    """x ``(B, P)`` with x − T(x) ≈ b for right-hand sides ``(B, P)``; ``apply`` gives T of each row ``(B, P)``.
+
+    The iteration stops when every residual is at most ``tolerance`` times its right-hand side.
+    """
     tiny = torch.finfo(right.dtype).tiny
     length = right.norm(dim=1).clamp(min=tiny)
     basis = [right / length[:, None]]
-    hessenberg = right.new_zeros(len(right), steps + 1, steps)
-    for step in range(steps):
+    hessenberg = torch.zeros(len(right), max_steps + 1, max_steps, dtype=torch.float64)
+    for step in range(max_steps):
         following = basis[step] - apply(basis[step])
         for earlier, vector in enumerate(basis):
-            hessenberg[:, earlier, step] = (following * vector).sum(1)
-            following = following - hessenberg[:, earlier, step, None] * vector
+            product = (following * vector).sum(1)
+            hessenberg[:, earlier, step] = product.double().cpu()
+            following = following - product[:, None] * vector
         size = following.norm(dim=1)
-        hessenberg[:, step + 1, step] = size
+        hessenberg[:, step + 1, step] = size.double().cpu()
+        weights, residuals = _least_squares(hessenberg[:, : step + 2, : step + 1])
+        if bool((residuals <= tolerance).all()):
+            break
         basis.append(following / size.clamp(min=tiny)[:, None])
-    wanted = torch.zeros_like(hessenberg[:, :, :1])
-    wanted[:, 0, 0] = length
-    weights = torch.linalg.lstsq(hessenberg.double().cpu(), wanted.double().cpu(), driver="gelsd").solution[..., 0]
     total = torch.zeros_like(right)
-    for step in range(steps):
-        total += weights[:, step, None].to(right) * basis[step]
+    for vector, weight in zip(basis, weights.T.to(right), strict=False):
+        total += (length * weight)[:, None] * vector
     return total
+
+
+def _least_squares(hessenberg: Tensor) -> tuple[Tensor, Tensor]:
+    """y ``(B, m)`` that minimises |e_1 − H y| for matrices H ``(B, m + 1, m)``, and these residuals ``(B,)``."""
+    first = torch.zeros_like(hessenberg[:, :, :1])
+    first[:, 0] = 1
+    solved = torch.linalg.lstsq(hessenberg, first, driver="gelsd").solution
+    return solved[..., 0], (first - hessenberg @ solved).norm(dim=(1, 2))

@@ -72,14 +72,15 @@ class PreconditionedCurvature(SampledCurvature):
             [rows @ ((share * undamped) if transposed else undamped).T for share, rows in self._weighted(self.rows)]
         )
 
-    def _add_rows(self, undamped: Tensor, weights: Tensor, transposed: bool = False) -> Tensor:
-        """Λ⁻¹b − Λ⁻¹Uᵀw ``(B, P)`` for weights w ``(M, B)``; transposed, V takes the place of U."""
-        correction, start, weights = torch.zeros_like(undamped), 0, weights.to(undamped)
+    def _pushed_by_rows(self, weights: Tensor, transposed: bool = False) -> Tensor:
+        """Uᵀw ``(B, P)`` for weights w ``(M, B)``; transposed, V takes the place of U."""
+        weights, start = weights.to(self.damping), 0
+        pushed = weights.new_zeros(weights.shape[1], self.size)
         for share, rows in self._weighted(self.rows):
             back = weights[start : start + len(rows)].T @ rows
-            correction += back if transposed else back * share
+            pushed += back if transposed else back.mul_(share)
             start += len(rows)
-        return undamped - correction.div_(self.damping)
+        return pushed
 
     def _weighted_rows(self, rows: Tensor, numbers: Tensor) -> Tensor:
         """U = ω ∘ V ``(m, P)`` of rows V ``(m, P)`` with these numbers."""
@@ -89,11 +90,14 @@ class PreconditionedCurvature(SampledCurvature):
         return weighted
 
     def unseen_quadratic(self, directions: Tensor) -> Tensor:
-        """dᵀ(Λ + U'ᵀV')d ``(B,)`` of directions ``(B, P)``, with rows that the solve has not seen."""
-        total = (self.damping * directions.square()).sum(1)
+        """dᵀ(Λ + U'ᵀV')d ``(B,)`` of directions ``(B, P)``, with rows that the solve has not seen.
+
+        U'ᵀV' is not symmetric, so with few rows its part can come out negative. It then counts as 0.
+        """
+        seen = directions.new_zeros(len(directions))
         for share, rows in self._weighted(self._fresh):
-            total += ((rows @ (share * directions).T) * (rows @ directions.T)).sum(0)
-        return total
+            seen += ((rows @ (share * directions).T) * (rows @ directions.T)).sum(0)
+        return (self.damping * directions.square()).sum(1) + seen.clamp(min=0)
 
     def _share(self, position: int) -> Tensor:
         """ω_t ``(P,)`` of the checkpoint at this position."""

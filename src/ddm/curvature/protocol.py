@@ -41,7 +41,7 @@ class Cost:
 
 
 class Curvature(Protocol):
-    """An estimate of Ḡ + Λ for a network of P parameters."""
+    """An estimate of Ḡ + cΛ for a network of P parameters."""
 
     @property
     def cost(self) -> Cost:
@@ -56,8 +56,8 @@ class Curvature(Protocol):
     def solve(self, right: Tensor, transposed: bool = False) -> Tensor:
         """(Ḡ + cΛ)⁻¹ b ``(B, P)`` for right-hand sides ``(B, P)``, or with the matrix transposed."""
 
-    def solve_without(self, right: Tensor, members: Sequence[np.ndarray]) -> Tensor:
-        """(Ḡ − Ḡ_κ + cΛ)⁻¹ b_κ ``(B, P)`` for right-hand sides ``(B, P)``, each with a group of samples left out.
+    def solve_without(self, right: Tensor, members: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+        """(Ḡ − Ḡ_κ + cΛ)⁻¹ b_κ and (Ḡ + cΛ)⁻¹ b_κ, each ``(B, P)``, for right-hand sides ``(B, P)``.
 
         Ḡ_κ is the part of Ḡ that the samples at positions ``members[κ]`` contribute.
         """

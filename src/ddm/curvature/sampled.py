@@ -37,8 +37,12 @@ _WORK_PER_PASS = 400
 """Maximum multiplications of a dense solve by default, for each parameter and each sample that the training processed
 (samples × epochs). For a small network this takes about as long as the training."""
 
-_KRYLOV_STEPS = 8
-"""Steps of the iteration that leaves the rows of a group out of a P × P solve."""
+_TRIES = 4
+"""Factorisations that the search for the damping usually takes."""
+
+_KRYLOV_STEPS, _KRYLOV_RESIDUAL, _CHUNK = 40, 1e-3, 64
+"""Maximum steps of the iteration that leaves the rows of a group out of a P × P solve, the relative residual at which
+it stops, and the groups that are solved at once."""
 
 _FRESH_SHARE, _FEWEST_FRESH, _FRESH_ROWS = 4, 64, 1024
 """Rows of the solve for each row of the quadratic form, which the solve does not use, and bounds of their number."""
@@ -90,14 +94,16 @@ class SampledCurvature:
     def cost(self) -> Cost:
         """The cost of preparing and solving."""
         count, small, large = len(self.rows), min(len(self.rows), self.size), max(len(self.rows), self.size)
+        held = count * self.size * self._float_bytes
+        solves = _TRIES * small**3 / 3 + (0 if self._tall else 2 * small**3)
         return Cost(
             rows=count * (1 if self._tall else len(self._slices)),
             rows_per_solve=0 if self._tall or self._keeps_rows else 2 * count,
-            multiplications=small**2 * (large / 2 + small / 6),
+            multiplications=small**2 * large / 2 + solves,
             multiplications_per_vector=2 * small * self.size,
             factor_bytes=2 * (4 if self._tall else 8) * small**2,
-            row_bytes=count * self.size * 4 if self._tall else min(count * self.size * 4, self._memory),
-            keeps_rows=self._keeps_rows,
+            row_bytes=held if self._tall else min(held, self._memory),
+            keeps_rows=self._tall or self._keeps_rows,
         )
 
     def prepare(self, advance: Advance = lambda amount: None) -> None:
@@ -125,19 +131,20 @@ class SampledCurvature:
             return self._solve_square(right, transposed)
         undamped = right / self.damping
         weights = self._solve_inner(self._seen_by_rows(undamped, transposed), transposed)
-        return self._add_rows(undamped, weights, transposed).div_(self.scale)
+        return self._move(undamped, self._pushed_by_rows(weights, transposed))
 
-    def solve_without(self, right: Tensor, members: Sequence[np.ndarray]) -> Tensor:
-        """(Ḡ − Ḡ_κ + cΛ)⁻¹ b_κ ``(B, P)``: solves with the rows of the samples that are not at ``members[κ]``."""
+    def solve_without(self, right: Tensor, members: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+        """(Ḡ − Ḡ_κ + cΛ)⁻¹ b_κ and (Ḡ + cΛ)⁻¹ b_κ, each ``(B, P)``; Ḡ_κ comes from the samples at ``members[κ]``."""
         right, positions = self._ready(right), self.rows.positions.numpy()
         own = [torch.as_tensor(np.flatnonzero(np.isin(positions, rows))) for rows in members]
         if self._tall:
-            return solve_identity_minus(self._own_push(own), self._solve_square(right), _KRYLOV_STEPS)
+            return self._solve_square_without(right, own)
         undamped = right / self.damping
         weights = self._solve_inner(self._seen_by_rows(undamped))
-        for column, numbers in enumerate(own):
-            weights[:, column] = self._without_rows(weights[:, column], numbers)
-        return self._add_rows(undamped, weights).div_(self.scale)
+        others = [self._without_rows(column, numbers) for column, numbers in zip(weights.T, own, strict=True)]
+        pushed = self._pushed_by_rows(torch.cat([torch.stack(others, 1), weights], 1))
+        without, whole = (self._move(undamped, part) for part in pushed.split(len(right)))
+        return without, whole
 
     def gains(self, pulls: Tensor, scales: Sequence[float]) -> list[float]:
         """The gain of each multiple in ``scales`` for pulls ``(B, P)``; the last multiple stays set for now.
@@ -146,19 +153,24 @@ class SampledCurvature:
         """
         if not self.cost.rows_per_solve:
             return [self._gain(pulls, scale) for scale in scales]
-        pulls = pulls.to(self.damping)[: max(1, self._memory // 2 // (len(scales) * self.size * self._float_bytes))]
+        pulls = pulls.to(self.damping)
         undamped = pulls / self.damping
         seen, weights = self._seen_by_rows(undamped), []
         for scale in scales:
             self.set_damping(scale, final=False)
             weights.append(self._solve_inner(seen))
-        directions = self._add_rows(undamped.repeat(len(scales), 1), torch.cat(weights, 1))
-        fitted = (directions * pulls.repeat(len(scales), 1)).sum(1)
-        each = fitted.square() / self.unseen_quadratic(directions)  # the lengths of directions do not matter
-        return [float(part.sum()) for part in each.split(len(pulls))]
+        pushed = self._pushed_by_rows(torch.cat(weights, 1)).view(len(scales), *pulls.shape)
+        directions = pushed.div_(self.damping).neg_().add_(undamped)  # their lengths do not matter
+        fitted = (directions * pulls).sum(2)
+        quadratic = self.unseen_quadratic(directions.flatten(0, 1)).view_as(fitted)
+        return [float(gain) for gain in (fitted.square() / quadratic).sum(1)]
 
     def _gain(self, pulls: Tensor, scale: float) -> float:
-        self.set_damping(scale, final=False)
+        """The gain of one multiple; 0 if it is too small for the matrix to be positive definite."""
+        try:
+            self.set_damping(scale, final=False)
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            return 0.0
         directions = self.solve(pulls)
         return float(((directions * pulls).sum(1).square() / self.unseen_quadratic(directions)).sum())
 
@@ -181,9 +193,18 @@ class SampledCurvature:
         removed: Tensor = columns @ torch.linalg.solve(columns[own], weights[own])
         return weights - removed
 
-    def _own_push(self, own: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
+    def _solve_square_without(self, right: Tensor, own: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """``solve_without`` by GMRES, in chunks of groups: x = (Ḡ + cΛ)⁻¹ (b + Ḡ_κ x)."""
+        whole, rows = self._solve_square(right), torch.cat(list(self.rows.batches()))
+        parts = []
+        for start in range(0, len(own), _CHUNK):
+            chunk = slice(start, start + _CHUNK)
+            push = self._own_push(rows, own[chunk])
+            parts.append(solve_identity_minus(push, whole[chunk], _KRYLOV_STEPS, _KRYLOV_RESIDUAL))
+        return torch.cat(parts), whole
+
+    def _own_push(self, rows: Tensor, own: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
         """A function of directions d ``(B, P)`` that returns (Ḡ + cΛ)⁻¹ Ḡ_κ d_κ ``(B, P)``."""
-        rows = torch.cat(list(self.rows.batches()))
         pairs = [(self._weighted_rows(rows[numbers], numbers), rows[numbers]) for numbers in own]
 
         def push(directions: Tensor) -> Tensor:
@@ -213,13 +234,18 @@ class SampledCurvature:
         """RΛ⁻¹b ``(M, B)`` for Λ⁻¹b ``(B, P)``."""
         return torch.cat([rows @ undamped.T for rows in self.rows.batches()])
 
-    def _add_rows(self, undamped: Tensor, weights: Tensor, transposed: bool = False) -> Tensor:
-        """Λ⁻¹b − Λ⁻¹Rᵀw ``(B, P)`` for weights w ``(M, B)``."""
-        correction, start, weights = torch.zeros_like(undamped), 0, weights.to(undamped)
+    def _pushed_by_rows(self, weights: Tensor, transposed: bool = False) -> Tensor:
+        """Rᵀw ``(B, P)`` for weights w ``(M, B)``."""
+        weights, start = weights.to(self.damping), 0
+        pushed = weights.new_zeros(weights.shape[1], self.size)
         for rows in self.rows.batches():
-            correction.addmm_(weights[start : start + len(rows)].T, rows)
+            pushed.addmm_(weights[start : start + len(rows)].T, rows)
             start += len(rows)
-        return undamped - correction.div_(self.damping)
+        return pushed
+
+    def _move(self, undamped: Tensor, pushed: Tensor) -> Tensor:
+        """(Λ⁻¹b − Λ⁻¹Rᵀw)/c from Λ⁻¹b and Rᵀw, each ``(B, P)``; overwrites Rᵀw."""
+        return pushed.div_(self.damping).neg_().add_(undamped).div_(self.scale)
 
     def unseen_quadratic(self, directions: Tensor) -> Tensor:
         """dᵀ(Ḡ' + Λ)d ``(B,)`` of directions ``(B, P)``, with rows that the solve has not seen."""

@@ -6,7 +6,6 @@ largest entry to 2¹⁵: entries down to 2⁻²⁹ of the largest keep 11 signif
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from ddm.compute.tensors import read_finite, read_metadata, write_tensors
 from ddm.compute.validation import are_unique_names
+from ddm.curvature.damping import check_facts
 from ddm.distil.origin import check_origin
 from ddm.distil.settings import Settings
 from ddm.errors import InputError
@@ -196,8 +196,7 @@ class KeptResponses:
             raise ValueError("groups and classes have different numbers of parameters")
         if not isinstance(self.origin, dict) or not all(isinstance(part, str) for part in self.origin.values()):
             raise ValueError("the origin is not a table of names and words")
-        if not isinstance(self.damping, dict) or not 0 < self.damping.get("scale", 1.0) < math.inf:
-            raise ValueError("the damping must be positive")
+        check_facts(self.damping)
 
     def check_made_for(self, origin: Mapping[str, str]) -> None:
         """Refuse responses that were computed for another network, target or data, and say what differs."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from ddm.compute.tensors import read_finite, read_metadata, write_tensors
 from ddm.compute.validation import are_unique_names, check_fields
+from ddm.curvature.damping import check_facts
 from ddm.distil.origin import check_origin
 from ddm.errors import InputError
 from ddm.plots import html
@@ -131,8 +131,7 @@ class Synset:
             raise ValueError("images, targets, lengths and alignment must be floating-point tensors")
         if self.own is not None and not _are_shares(self.own, groups):
             raise ValueError("own needs one value for each group, at least 0 and less than 1")
-        if not 0 < self.damping.get("scale", 1.0) < math.inf:
-            raise ValueError("the damping must be positive")
+        check_facts(self.damping)
         if not self.stopped.keys() <= set(self.names):
             raise ValueError("stopped names groups that do not exist")
 

@@ -22,7 +22,7 @@ class Recipe:
     """How the target is trained. The recipe and θ_0 are enough to train it again exactly.
 
     epochs:           passes over the training set
-    lr:               learning rate η_a of the first step; None uses the network's default
+    lr:               learning rate η_a, before any schedule or warm-up; None uses the network's default
     batch_size:       samples per step
     momentum:         momentum of SGD; 0 is plain gradient descent
     weight_decay:     multiple of the parameters that is added to their gradient

@@ -31,6 +31,12 @@ from ddm.training.target import Target
 _ROW, _FORWARD = 2.0, 1.0
 """Work of a curvature row, and of a forward pass along a response, in units of a backward pass of one sample."""
 
+_GAIN = "gain at "
+"""Stored before each multiple of the damping that was tried."""
+
+NO_ROWS = np.array([], dtype=np.int64)
+"""The samples whose curvature is left out for a class whose output is closed: none."""
+
 _PROBES = 16
 """Number of groups whose pulls choose the damping."""
 
@@ -49,6 +55,7 @@ class ResponseMatching:
         self.bank = SharedBank(target, samples, settings) if settings.synset else None
         self.class_outputs = ClassOutputs(target, samples, self.responses.weights.damping(target))
         self.damping: Damping | None = None
+        self._damped = False
         self.bytes_per_group = bytes_per_group(target)
 
     @property
@@ -73,8 +80,9 @@ class ResponseMatching:
         return estimate_response(self, partition, upper, blocks, engine)
 
     def resume(self, blocks: Sequence[DistilledBlock]) -> None:
-        """Reuse the images of blocks that an earlier run finished."""
+        """Reuse the damping and the images of blocks that an earlier run finished."""
         for block in blocks:
+            self.damping = _damping_of(block)
             for _, synset in block.synsets:
                 if self.bank is not None:
                     self.bank.reuse(synset)
@@ -156,27 +164,36 @@ class ResponseMatching:
         if clusters and block.classes:
             inside = torch.as_tensor(class_members(partition, block)).to(pulls)
             pulls, members = torch.cat([pulls, inside @ pulls]), members + _members(_some(upper), block.classes)
-        count = clusters if self._closes else len(members)
-        responses, own = self.responses.without_own(pulls[:count], members[:count])
-        classes = self.responses.curvature.solve(pulls[count:])
-        return torch.cat([responses, classes]), torch.cat([own, own.new_zeros(len(classes))])
+        if self._closes:
+            members = members[:clusters] + [NO_ROWS] * len(block.classes)
+        return self.responses.without_own(pulls, members)
 
     def _choose_damping(self, partition: Partition, block: Block, pulls: Tensor) -> None:
         """Choose the damping once, by a few groups of the partition; ``pulls (B, P)`` are those of this block."""
         if self.damping is not None:
+            if not self._damped:
+                self.responses.curvature.set_damping(self.damping.scale)
+                self._damped = True
             return
         probes = np.unique(np.linspace(0, len(partition) - 1, _PROBES).round().astype(int)).tolist()
         if set(probes) <= set(block.clusters):
             pulls = pulls[[block.clusters.index(probe) for probe in probes]]
         else:
             pulls = self.responses.pulls(_members(partition, probes))
-        self.damping = self.responses.choose_damping(pulls)
+        self.damping, self._damped = self.responses.choose_damping(pulls), True
 
 
 def _damping_facts(damping: Damping | None) -> dict[str, float]:
     """The chosen damping and the gains that led to it, as a synset stores them."""
     assert damping is not None
-    return {"scale": damping.scale, **{f"gain at {scale:g}": gain for scale, gain in damping.gains.items()}}
+    return {"scale": damping.scale, **{f"{_GAIN}{scale:g}": gain for scale, gain in damping.gains.items()}}
+
+
+def _damping_of(block: DistilledBlock) -> Damping:
+    """The damping that a finished block was solved with."""
+    facts = block.responses.damping if block.responses is not None else block.synsets[0][1].damping
+    gains = {float(name.removeprefix(_GAIN)): gain for name, gain in facts.items() if name.startswith(_GAIN)}
+    return Damping(facts.get("scale", 1.0), gains)
 
 
 def _names(partition: Partition | None, groups: Sequence[int]) -> tuple[str, ...]:

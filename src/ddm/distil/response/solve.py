@@ -101,12 +101,13 @@ class Responses:
         return Damping(self.settings.damping)
 
     def without_own(self, pulls: Tensor, members: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
-        """Δ_κ ``(B, P)`` of groups with these pulls ``(B, P)`` and samples, and their own shares u_κ ``(B,)``."""
-        if not members:
-            return pulls, pulls.new_zeros(0)
-        responses = self.curvature.solve_without(pulls, members)
-        with_own, without = ((moved * pulls).sum(1) for moved in (self.curvature.solve(pulls), responses))
-        return responses, torch.where(without > 0, 1 - with_own / without, 0.0).clamp(0, _MAX_OWN_SHARE)
+        """Δ_κ ``(B, P)`` of groups with these pulls ``(B, P)``, and their own shares u_κ ``(B,)``.
+
+        members: the samples whose curvature is left out, for each group
+        """
+        responses, whole = self.curvature.solve_without(pulls, members)
+        before, after = ((moved * pulls).sum(1) for moved in (whole, responses))
+        return responses, torch.where(after > 0, 1 - before / after, 0.0).clamp(0, _MAX_OWN_SHARE)
 
 
 def _first_checkpoint(target: Target) -> int:
