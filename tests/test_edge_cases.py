@@ -252,6 +252,7 @@ def test_a_question_in_other_numbers_has_the_same_answer(datamodel, dtype):
 # --- one and two processes ---
 
 
+@pytest.mark.slow
 def test_fit_and_audit_give_the_same_bytes_in_one_process_and_in_two(command):
     options = "--limit 60 --option width=4 --option depth=1 --epochs 2 --batch-size 16 --clusters 2 "
     options += "--setting curvature=64 --setting bank=8 --seed 3"

@@ -110,14 +110,16 @@ def test_a_solve_agrees_with_the_dense_matrix(small, digits, rows, memory, vecto
 )
 def test_a_solve_without_a_group_agrees_with_the_dense_matrix_of_the_other_rows(small, digits, rows, memory):
     asked = curvature(small, digits, rows, memory, 0.1)
-    made, right = torch.cat(list(asked.rows.batches())).double(), torch.randn(3, small.flat.size)
+    made = torch.cat(list(asked.rows.batches())).double()
+    right = torch.randn(3, small.flat.size, generator=torch.Generator().manual_seed(0))
     members = [np.arange(40), np.arange(100, 300), np.array([], dtype=int)]
     found, whole = asked.solve_without(right, members)
     torch.testing.assert_close(whole, asked.solve(right), rtol=1e-3, atol=1e-3)
     for b, direction, group in zip(right, found, members, strict=True):
         others = made[~np.isin(asked.rows.positions.numpy(), group)]
         dense = others.T @ others + 0.1 * torch.eye(small.flat.size, dtype=torch.float64)
-        torch.testing.assert_close(direction.double(), torch.linalg.solve(dense, b.double()), rtol=1e-2, atol=1e-2)
+        wanted = torch.linalg.solve(dense, b.double())
+        assert (direction - wanted).norm() < 0.01 * wanted.norm()
 
 
 def test_gains_of_several_multiples_at_once_agree_with_those_one_by_one(small, digits):

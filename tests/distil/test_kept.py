@@ -119,6 +119,7 @@ def test_settings_of_older_versions_equal_the_defaults():
 # --- the synset later ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", ["one block", "several blocks"])
 def test_a_synset_distilled_later_is_that_of_a_fit_with_it_bit_for_bit(target, digits, partition, both, blocks):
     settings = QUICK if blocks == "one block" else few_groups(target)
@@ -155,6 +156,7 @@ class Killed(BaseException):
     """Simulates a kill: a ``BaseException``, so no handler of ``Exception`` catches it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("synset", [True, False])
 def test_a_killed_fit_resumes_to_the_same_responses_and_synset(
     target, digits, partition, synset, tmp_path, monkeypatch

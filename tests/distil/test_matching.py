@@ -122,6 +122,7 @@ def test_the_synset_does_not_depend_on_how_groups_are_blocked(target, digits, pa
             torch.testing.assert_close(one.targets, two.targets, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("matching", ["reverse", "forward"])
 def test_blocks_distilled_in_processes_are_bit_for_bit_those_distilled_serially(target, digits, partition, matching):
     here, there = (

@@ -64,6 +64,17 @@ def test_a_pull_is_the_weighted_gradient_of_its_group(target, digits, partition)
     torch.testing.assert_close(responses.pulls([rows])[0], wanted)
 
 
+def test_the_samples_of_a_large_group_take_turns_at_the_checkpoints(target, digits):
+    responses, rows = Responses(target, digits.train, QUICK), np.arange(150)
+    weights, wanted = responses.weights, torch.zeros(target.flat.size)
+    for position, t in enumerate(responses.checkpoints):
+        x, y = digits.train.batch(rows[position % 2 :: 2])
+        wanted += weights.at(target, position) * loss_gradient(target, *target.at(t), x, y)
+    torch.testing.assert_close(
+        responses.pulls([rows])[0], len(rows) / len(digits.train) * wanted / weights.total(target)
+    )
+
+
 def test_a_large_group_is_represented_by_a_sample_of_its_rows(target, digits):
     responses = Responses(target, digits.train, replace(QUICK, samples=10))
     rows = np.arange(50)

@@ -1,8 +1,9 @@
 """Shares: how much each sample of a group contributes to the group's effect on a question.
 
 A response with the group's own curvature left in is linear in the samples of the group, d_κ = Σ_{i∈κ} (Ḡ + cΛ)⁻¹ ḡ_i,
-and so is the resulting change of the logits. An objective is not linear in the logits. Integrated gradients split its change along the straight line from the
-target's logits f to the logits without the group, f + δ, into parts that add up to the total:
+and so is the resulting change of the logits. An objective is not linear in the logits. Integrated gradients split its
+change along the straight line from the target's logits f to the logits without the group, f + δ, into parts that add up
+to the total:
 
     share_i ∝ s·J(Ḡ + cΛ)⁻¹ḡ_i,    s = ∫₀¹ ∇objective(f + rδ) dr,
 

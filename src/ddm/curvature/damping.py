@@ -90,7 +90,7 @@ def _comparable(pulls: Tensor, most: int) -> Tensor:
 
 def _may_rise(above: float, here: float) -> bool:
     """True if a smaller multiple may have a clearly larger gain: the gain is concave in log c, so this bounds it."""
-    return 2 * here - above > (1 + 2 * _LEAST_RISE) * here
+    return 2 * here - above > (1 + 5 * _LEAST_RISE) * here
 
 
 def _vertex(scale: float, gains: list[float]) -> float:

@@ -33,7 +33,7 @@ _MOST_ROWS, _FEWEST_ROWS = 16384, 1024
 _SOLVE_WORK = 7e11
 """Maximum multiplications of a dense solve by default: about ten seconds on one core."""
 
-_WORK_PER_PASS = 400
+_WORK_PER_PASS = 600
 """Maximum multiplications of a dense solve by default, for each parameter and each sample that the training processed
 (samples × epochs). For a small network this takes about as long as the training."""
 

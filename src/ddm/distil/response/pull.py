@@ -22,6 +22,10 @@ from ddm.training.target import Target
 _BATCH, _SMALL_BATCH, _LARGE = 256, 64, 2**20
 """Samples per backward pass: _BATCH, or _SMALL_BATCH for networks with more than _LARGE parameters."""
 
+_TURNS, _MIN_TURN = 2, 32
+"""The samples of a group take turns: each checkpoint uses every _TURNS-th of them, if that leaves at least _MIN_TURN.
+Gradients at neighbouring checkpoints are alike, so this loses little."""
+
 _GROUPS, _FLOATS = 4, 2**24
 """Maximum groups per task, and maximum floats that a task returns."""
 
@@ -99,9 +103,11 @@ class _Pull:
         pulls = torch.zeros(len(task.groups), self.target.flat.size, dtype=self.target.theta.dtype)
         for row, (samples, share) in enumerate(task.groups):
             x, y = samples.batch()
+            turns = _TURNS if len(x) >= _TURNS * _MIN_TURN else 1
             for position, t in enumerate(self.checkpoints):
                 weight = share * self.weights.at(self.target, position, t)
-                pulls[row] += weight * self._gradient(position, x, y).cpu()
+                some = slice(position % turns, None, turns)
+                pulls[row] += weight * self._gradient(position, x[some], y[some]).cpu()
         return task.start, pulls
 
     def _gradient(self, position: int, x: Tensor, y: Tensor) -> Tensor:
