@@ -64,7 +64,8 @@ def test_a_pull_is_the_weighted_gradient_of_its_group(target, digits, partition)
     torch.testing.assert_close(responses.pulls([rows])[0], wanted)
 
 
-def test_the_samples_of_a_large_group_take_turns_at_the_checkpoints(target, digits):
+def test_the_samples_of_a_large_group_take_turns_at_the_checkpoints(target, digits, monkeypatch):
+    monkeypatch.setattr("ddm.distil.response.pull._MIN_TURN", 64)
     responses, rows = Responses(target, digits.train, QUICK), np.arange(150)
     weights, wanted = responses.weights, torch.zeros(target.flat.size)
     for position, t in enumerate(responses.checkpoints):
