@@ -24,7 +24,7 @@ _BATCH, _SMALL_BATCH, _LARGE = 256, 64, 2**20
 
 _TURNS, _MIN_TURN = 2, 128
 """The samples of a group take turns: each checkpoint uses every _TURNS-th of them, if that leaves at least _MIN_TURN.
-Gradients at neighbouring checkpoints are alike, so this loses little. With fewer samples it lost fidelity on a ResNet."""
+Gradients at neighbouring checkpoints are alike, so this loses little; with fewer samples it did for a ResNet."""
 
 _GROUPS, _FLOATS = 4, 2**24
 """Maximum groups per task, and maximum floats that a task returns."""

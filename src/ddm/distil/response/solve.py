@@ -11,10 +11,14 @@ steps.
 A group that keeps the weight w keeps the part w of its curvature. Along Δ_κ its share of the curvature is
 
     u_κ = 1 − d_κᵀḡ_κ / Δ_κᵀḡ_κ,    d_κ = (Ḡ + cΛ)⁻¹ ḡ_κ.
+
+A response is shortened where rows that the solve has not seen show more than three times the curvature along d_κ that
+the solve saw, d_κᵀḡ_κ = d_κᵀ(Ḡ + cΛ)d_κ.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -37,6 +41,14 @@ from ddm.training.target import Target
 
 _MAX_OWN_SHARE = 0.9
 """Maximum share of the curvature that is attributed to the group itself where the group keeps some weight."""
+
+
+_ROUGH = 30.0
+"""The same multiple above which a warning says that effects are rough."""
+
+_MOST_MISSED = 3.0
+"""Maximum curvature of unseen rows along a solution, as a multiple of the curvature that the solve saw. With rows that
+are far too few, the solve moves into stiff directions that it has not seen. Such a response is shortened to this."""
 
 
 class Responses:
@@ -107,7 +119,15 @@ class Responses:
         """
         responses, whole = self.curvature.solve_without(pulls, members)
         before, after = ((moved * pulls).sum(1) for moved in (whole, responses))
-        return responses, torch.where(after > 0, 1 - before / after, 0.0).clamp(0, _MAX_OWN_SHARE)
+        own = torch.where(after > 0, 1 - before / after, 0.0).clamp(0, _MAX_OWN_SHARE)
+        missed = self.curvature.unseen_quadratic(whole) / before.clamp(min=torch.finfo(before.dtype).tiny)
+        if float(missed.median()) > _ROUGH:
+            warnings.warn(
+                "the curvature is estimated from too few rows for this network, so effects are rough: use more "
+                "(curvature=…), and audit before you rely on them.",
+                stacklevel=6,
+            )
+        return responses * (_MOST_MISSED / missed).clamp(max=1.0)[:, None], own
 
 
 def _first_checkpoint(target: Target) -> int:
