@@ -1,4 +1,4 @@
-"""What the checks of a fit look at, and what they find."""
+"""The inputs of a check before a fit, and the findings that it reports."""
 
 from __future__ import annotations
 
