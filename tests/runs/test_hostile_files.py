@@ -483,6 +483,7 @@ def test_a_synset_with_wrong_shapes_or_dtypes_is_refused(run, tensor, change, re
         {"clusters": [str(number) for number in range(1, 11)]},
         {"damping": {"scale": -1.0}},
         {"damping": {"scale": "1"}},
+        pytest.param({"damping": {"scale": 10**400}}, id="a damping of 400 digits"),
         {"damping": 3},
         {"origin": 3},
         {"origin": {"data": 5}},

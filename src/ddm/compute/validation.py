@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -76,6 +77,11 @@ def _check_range(name: str, value: Any, annotation: str) -> None:
     check_upper_bounds(**{name: value})
     if name == "seed" and not 0 <= value < SEEDS:
         raise InputError(f"seed must lie in 0 to {SEEDS - 1}, not {value}.")
+
+
+def is_finite(value: Any) -> bool:
+    """True for a number that fits a float: a file may also hold infinity, or a whole number of a thousand digits."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def are_unique_names(values: Sequence[Any]) -> bool:

@@ -16,13 +16,13 @@ scales each parameter the matrix is not symmetric, and the gain is only an appro
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from ddm.compute.validation import is_finite
 from ddm.curvature.protocol import Curvature
 
 SCALES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
@@ -108,7 +108,7 @@ def _vertex(scale: float, gains: list[float]) -> float:
 
 def check_facts(facts: Mapping[str, float]) -> None:
     """Raise ``ValueError`` unless stored facts about the choice are finite numbers with a positive ``scale``."""
-    if not isinstance(facts, dict) or not all(type(value) in (int, float) for value in facts.values()):
-        raise ValueError("the damping is not a table of numbers")
-    if not all(math.isfinite(value) for value in facts.values()) or facts.get("scale", 1.0) <= 0:
-        raise ValueError("the damping must be positive and finite")
+    if not isinstance(facts, dict) or not all(map(is_finite, facts.values())):
+        raise ValueError("the damping is not a table of finite numbers")
+    if facts.get("scale", 1.0) <= 0:
+        raise ValueError("the damping must be positive")

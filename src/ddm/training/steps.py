@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from ddm.compute.validation import is_finite
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Steps:
         tensors = {str(name): TensorSteps(*sums) for name, sums in value["tensors"].items()}
         for one in tensors.values():
             numbers = (one.rate, one.coupled, one.decoupled, one.epsilon)
-            if type(one.count) is not int or not all(math.isfinite(number) and number >= 0 for number in numbers):
+            if type(one.count) is not int or not all(is_finite(number) and number >= 0 for number in numbers):
                 raise ValueError("the learning rates are not positive numbers")
         if type(value["scaled"]) is not bool or type(value["optimizer"]) is not str:
             raise ValueError("the optimizer's description is damaged")
