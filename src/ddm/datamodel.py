@@ -20,6 +20,7 @@ from ddm.answers.trace import Trace, trace, verify_trace
 from ddm.compute.engine import Engine
 from ddm.compute.files import output_path
 from ddm.compute.once import Once
+from ddm.compute.validation import check_upper_bounds
 from ddm.counterfactual import designs
 from ddm.counterfactual.designs import Weights
 from ddm.counterfactual.displaced import Models
@@ -39,7 +40,15 @@ from ddm.groups.partition import Group, Partition, make_partition
 from ddm.plots import html
 from ddm.training.target import Target
 from ddm.truth.audit import Audit, audit, trust_line
-from ddm.truth.retraining import Retrain, open_retraining
+from ddm.truth.effects import shift
+from ddm.truth.evidence import Evidence, Removal
+from ddm.truth.posterior import GENERAL
+from ddm.truth.refined import RefinedModels
+from ddm.truth.refinement import Refinement, announce, learn, plan
+from ddm.truth.retraining import Retrain, Retraining, open_retraining
+
+_TYPICAL = 300
+"""Training samples on whose outputs the posterior is estimated."""
 
 
 class DistilledDatamodel:
@@ -56,6 +65,7 @@ class DistilledDatamodel:
     described:    facts about the training set, for a datamodel whose training set is not loaded
     find:         loads the training set when it is first needed, for a run that names its data
     responses:    the kept responses, from which answers come; None if answers come from the synset
+    evidence:     the retrained networks that correct the answers; None before ``refine`` or ``audit``
     """
 
     def __init__(
@@ -72,13 +82,15 @@ class DistilledDatamodel:
         described: Mapping[str, Any] | None = None,
         find: Callable[[], Samples] | None = None,
         responses: KeptResponses | None = None,
+        evidence: Evidence | None = None,
     ) -> None:
         self.distilled = Distilled(synset, class_synset, responses)
         self.distilled.check_made_for(target.origin(data))
         self.target, self.partition, self.settings, self.data = target, partition, settings, data
         self.config, self.audited = config, audited
         self.training_set = TrainingSet(data, samples, described, find, (config or {}).get("data") or "")
-        self._clusters, self._classes = answering_models(target, partition, self.distilled)
+        self._unrefined = answering_models(target, partition, self.distilled)
+        self._use(evidence)
         self._response_cache: Once[Responses] = Once()
 
     @classmethod
@@ -123,6 +135,23 @@ class DistilledDatamodel:
         synsets, data = (found.synset, found.class_synset), samples.fingerprint()
         return cls(target, groups, *synsets, settings, data, config, samples, responses=found.responses)
 
+    def _use(self, evidence: Evidence | None) -> None:
+        """Answer from the models that this evidence corrects."""
+        if evidence is not None:
+            evidence.check_made_for(self.target.origin(self.data), self.partition.names)
+            evidence.check_size(self.target)
+        self.evidence = evidence
+        self._clusters, self._classes = self._refined(evidence), self._unrefined[1]
+
+    def _refined(self, evidence: Evidence | None, order: int = 0) -> Models:
+        """The models without some groups, corrected by evidence."""
+        models = self._unrefined[0]
+        return models if evidence is None else RefinedModels(models, evidence, self.partition.parents, order)
+
+    def _without(self, keys: Sequence[Removal]) -> Models:
+        """The models without some groups, as they would be if these retrainings had not been made."""
+        return self._refined(None if self.evidence is None else self.evidence.without(keys))
+
     @property
     def synset(self) -> Synset:
         """The synset of every group; refused if it is still to be distilled."""
@@ -159,8 +188,11 @@ class DistilledDatamodel:
         beta: Weights = "uniform",
         seed: int = 0,
         fast: bool = False,
+        general: bool = False,
     ) -> Attribution:
         """The effect of removing each group on ``objective``, for the samples of a question.
+
+        After ``refine`` or ``audit`` every effect of leave-one-out has a 90 % interval, ``low`` to ``high``.
 
         level:  cluster, or class
         design: leave-one-out, random (``perturbations`` unions of half of the groups, default 4 K), or an array
@@ -168,8 +200,9 @@ class DistilledDatamodel:
                 groups of a class has the effect of the class, which is not the sum of the groups' effects
         beta:   weight of each perturbation: uniform, removed (fewer removed groups count more), or a callable of p
         fast:   compute logits from one Jacobian of the target instead of from every model: the same to first order
+        general: ask about models trained like this one in any batch order, instead of about this run
         """
-        models, partition = self._level(level)
+        models, partition = self._level(level, general)
         removed = designs.make(design, len(partition), perturbations, seed)
         return attribute(models, partition, removed, self._batch(question), objective, beta, fast=fast)
 
@@ -198,7 +231,64 @@ class DistilledDatamodel:
             return found
         samples = self.training_set.get(train)
         with open_retraining(self.target, samples, directory, by, workers, engine) as retraining:
-            return verify_trace(found, verify, retraining, self.partition, batch, objective)
+            verified = verify_trace(found, verify, retraining, self.partition, batch, objective)
+            assert verified.verified is not None
+            removed = np.stack([self.partition.mask(name) for name in verified.verified.names])
+            self._learn(retraining, removed, np.zeros(len(removed), dtype=np.int64))
+        return verified
+
+    def refine(
+        self,
+        retrain: int = 20,
+        *,
+        by: Retrain | None = None,
+        question: Question | None = None,
+        general: bool = False,
+        train: Samples | Dataset[Any] | None = None,
+        directory: Path | str | None = None,
+        workers: int | None = None,
+        seed: int = 0,
+        engine: Engine = None,
+    ) -> Refinement:
+        """Retrain without some groups. Every retraining checks this datamodel and improves it.
+
+        A group that was left out alone has its true effect from then on, effects of all other groups come closer to
+        the truth, and every effect has an interval. Called again, it goes on: retrainings add up.
+
+        retrain:   number of retrainings without some groups
+        by:        ``by(rows, order)`` retrains without the samples at ``rows`` and returns the network; needed for
+                   targets of your own training loop
+        question:  the samples whose outputs matter: groups that change them most are left out alone
+                   (default: training samples)
+        general:   retrain in batch orders that were not used yet, for questions about the model in general
+        train:     the training set, for a loaded datamodel that cannot find it
+        directory: where retrained models are saved, so that a killed refinement resumes
+        workers:   local processes, one thread each (default: number of cores)
+        seed:      random seed of the unions
+        engine:    where retraining runs, as in ``fit``
+        """
+        check_upper_bounds(retrainings=retrain)
+        samples = self.training_set.get(train)
+        asked = _some_inputs(samples) if question is None else self._batch(question)[0]
+        made = self.evidence.keys if self.evidence is not None else []
+        requests = plan(self.partition, self._importance(asked), retrain, made, general=general, seed=seed)
+        removed, orders = (np.array(part) for part in zip(*requests, strict=True))
+        with open_retraining(self.target, samples, directory, by, workers, engine) as retraining:
+            announce(retraining, self.partition, removed, orders)
+            return self._learn(retraining, removed, orders)
+
+    def _importance(self, x: Tensor) -> np.ndarray:
+        """How far the removal of each group is predicted to move the outputs of inputs ``x``, ``(K,)``."""
+        stacks = self._clusters.stacks(designs.leave_one_out(len(self.partition)), x)
+        base, *outputs = (logits for stack in stacks for logits in stack)
+        return np.array([float(shift(logits, base).mean()) for logits in outputs])
+
+    def _learn(self, retraining: Retraining, removed: np.ndarray, orders: np.ndarray) -> Refinement:
+        """Retrain without ``removed (M, K)`` in batch orders ``(M,)``, and answer with the help of these networks."""
+        new = Evidence.collect(retraining, self.partition, removed, orders, self.data)
+        evidence, refinement = learn(self._unrefined[0], self.evidence, new, _some_inputs(retraining.samples))
+        self._use(evidence)
+        return refinement
 
     def shares(
         self,
@@ -329,7 +419,7 @@ class DistilledDatamodel:
         samples = self.training_set.get(train)
         with open_retraining(self.target, samples, directory, by, workers, engine) as retraining:
             self.audited = audit(
-                self._clusters,
+                self._unrefined[0],
                 self.partition,
                 retraining,
                 tested,
@@ -338,7 +428,11 @@ class DistilledDatamodel:
                 unions=unions,
                 orders=seeds,
                 seed=seed,
+                refined=self._without,
             )
+            singles = np.stack([self.partition.mask(name) for name in self.audited.groups])
+            orders = np.repeat(np.arange(seeds), len(singles))
+            self._learn(retraining, np.tile(singles, (seeds, 1)), orders)
         return self.audited
 
     @property
@@ -360,9 +454,9 @@ class DistilledDatamodel:
 
         store.save(self, output_path(path))
 
-    def _level(self, level: str) -> tuple[Models, Partition]:
+    def _level(self, level: str, general: bool = False) -> tuple[Models, Partition]:
         if level == "cluster":
-            return self._clusters, self.partition
+            return self._refined(self.evidence, GENERAL) if general else self._clusters, self.partition
         classes = self.partition.by_class()
         if level != "class":
             raise InputError(f"there is no level '{level}': use cluster or class.")
@@ -391,3 +485,8 @@ class DistilledDatamodel:
             f"DistilledDatamodel: {type(self.target.network).__name__} trained on {len(self.partition.groups):,} "
             f"samples in {len(self.partition):,} groups, distilled by {self.settings.matching} matching{failed}"
         )
+
+
+def _some_inputs(samples: Samples) -> Tensor:
+    """Inputs of some training samples, whose outputs stand for all in the posterior."""
+    return samples.subsample(_TYPICAL, 0).batch()[0]

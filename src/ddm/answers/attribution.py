@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from ddm.answers.intervals import Intervals
 from ddm.answers.objectives import Objective, ObjectiveLike, resolve
 from ddm.answers.question import Batch
 from ddm.compute.files import atomic_write, write_json
@@ -26,6 +27,7 @@ from ddm.counterfactual.reach import beyond_reach
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
 from ddm.plots import html, units
+from ddm.truth.refined import RefinedModels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +53,8 @@ class Attribution:
     models:   number of fine-tuned models that were needed
     fraction: True if the values are fractions, whose effects people read in points
     beyond:   a sentence that says why some of these models are rough, because they lack too much data; None if none is
+    low, high: ``(K, O)`` ends of a 90 % interval of each effect, NaN without retrainings
+    basis:    what the intervals rest on; None without retrainings
     """
 
     names: tuple[str, ...]
@@ -67,6 +71,14 @@ class Attribution:
     models: int
     fraction: bool = False
     beyond: str | None = None
+    low: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
+    high: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
+    basis: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            if not getattr(self, name).size:
+                object.__setattr__(self, name, np.full_like(self.matrix, np.nan))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -81,6 +93,28 @@ class Attribution:
         """Effect of removing each group ``(K,)`` on the value in focus."""
         column: np.ndarray = self.matrix[:, self.focus]
         return column
+
+    @property
+    def has_intervals(self) -> bool:
+        """True if retrainings give each effect an interval."""
+        return self.basis is not None
+
+    @property
+    def stands_out(self) -> np.ndarray:
+        """True for groups ``(K,)`` whose effect is more than noise: its interval excludes what is usual.
+
+        Usual is 0 or, for a value that every removal moves in the same direction, the median effect. Without intervals
+        nothing is known, and all are True.
+        """
+        usual = 0.0 if self.signed else float(np.nanmedian(self.scores))
+        low, high = self.low[:, self.focus], self.high[:, self.focus]
+        out: np.ndarray = ~((low <= usual) & (usual <= high))
+        return out
+
+    def interval(self, group: int) -> tuple[float, float] | None:
+        """The interval of a group's effect on the value in focus; None if there is none."""
+        low, high = float(self.low[group, self.focus]), float(self.high[group, self.focus])
+        return (low, high) if np.isfinite(low) and np.isfinite(high) else None
 
     @property
     def measured(self) -> str:
@@ -110,6 +144,8 @@ class Attribution:
             matrix=self.matrix[order],
             errors=self.errors[order],
             sizes=self.sizes[order],
+            low=self.low[order],
+            high=self.high[order],
         )
 
     def top(self, count: int = 5) -> list[tuple[str, float]]:
@@ -125,6 +161,8 @@ class Attribution:
             columns[f"effect on {output}"] = self.matrix[:, column]
             if not np.isnan(self.errors[:, column]).all():
                 columns[f"± {output}"] = self.errors[:, column]
+            if self.has_intervals:
+                columns[f"low {output}"], columns[f"high {output}"] = self.low[:, column], self.high[:, column]
         return pd.DataFrame(columns)
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,12 +177,15 @@ class Attribution:
             "intercept": _plain(self.b),
             "models": self.models,
             "beyond": self.beyond,
+            "intervals": self.basis,
             "groups": [
                 {
                     "group": self.names[i],
                     "samples": int(self.sizes[i]),
                     "effect": _plain(self.matrix[i]),
                     "standard_error": _plain(self.errors[i]),
+                    "low": _plain(self.low[i]),
+                    "high": _plain(self.high[i]),
                 }
                 for i in self.order()
             ],
@@ -167,16 +208,26 @@ class Attribution:
 
     def _repr_html_(self) -> str:
         ranked, shown = self.sort(), min(10, len(self))
-        rows = zip(ranked.names, ranked.sizes, ranked.scores, strict=True)
         value = f"{units.value_text(self.baseline[self.focus], self.fraction)} with all groups"
+        headings = ("group removed", "samples", "effect", *(["90 % interval"] if self.has_intervals else []))
+        notes = [f"{shown} of {len(self)} groups; {SIGN}.", *(f"{note}." for note in [self.basis] if note)]
         return (
             html.paragraph(f"Effect of removing each group on: {self.measured} ({value})")
-            + html.table(
-                ("group removed", "samples", "effect"),
-                [(name, str(size), units.change_text(score, self.fraction)) for name, size, score in rows][:shown],
-            )
-            + html.paragraph(f"{shown} of {len(self)} groups; {SIGN}. {self.beyond or ''}".rstrip())
+            + html.table(headings, [ranked._cells(i) for i in range(shown)])
+            + html.paragraph(" ".join([*notes, self.beyond or ""]).rstrip())
         )
+
+    def _cells(self, group: int) -> tuple[str, ...]:
+        """Name, size, effect and, where there are intervals, the interval of a group."""
+        cells = (self.names[group], str(self.sizes[group]), units.change_text(self.scores[group], self.fraction))
+        return (*cells, self.interval_text(group)) if self.has_intervals else cells
+
+    def interval_text(self, group: int) -> str:
+        """The interval of a group's effect, in the unit of the value; a dash if there is none."""
+        ends = self.interval(group)
+        if ends is None:
+            return "–"
+        return " to ".join(units.change_number(end, self.fraction) for end in ends)
 
     def __repr__(self) -> str:
         strongest = ", ".join(f"{name} {units.change_text(value, self.fraction)}" for name, value in self.top(3))
@@ -214,7 +265,13 @@ def attribute(
     x, labels = batch
     outputs = models.stacks(removed, x, fast=fast)
     resolved = resolve(objective, models.target.loss)
-    return fit_attribution(resolved, outputs, labels, partition, removed, weights, usable, chosen)
+    if not isinstance(models, RefinedModels) or (removed.sum(1) != 1).any():
+        return fit_attribution(resolved, outputs, labels, partition, removed, weights, usable, chosen)
+    intervals = Intervals(models, removed, resolved, batch, fast)
+    found = fit_attribution(resolved, intervals.watch(outputs), labels, partition, removed, weights, usable, chosen)
+    ends = np.full((2, len(partition), found.matrix.shape[1]), np.nan)
+    ends[:, removed.argmax(1)] = intervals.of_effects()
+    return replace(found, low=ends[0, chosen], high=ends[1, chosen], basis=intervals.basis)
 
 
 def fit_attribution(

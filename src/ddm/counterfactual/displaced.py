@@ -12,7 +12,7 @@ curvature along the direction, the model moves by this multiple of the displacem
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from torch.func import vmap
 from ddm.compute.progress import bar
 from ddm.curvature.gradients import jacobian, together
 from ddm.errors import InputError
+from ddm.networks.flat import FlatNetwork
+from ddm.networks.state import State
 from ddm.training.target import Target
 
 BUDGET = 2**30
@@ -124,12 +126,12 @@ class Models:
     def _forward(self, models: Sequence[Tensor], x: Tensor) -> Iterable[Tensor]:
         """Logits ``(m, n, L)`` of models ``(m, P)`` in batches: all models in one call, or one after another."""
         flat, fixed = self.target.flat, self.target.fixed
-        if len(x) <= _FEW_INPUTS and flat.size <= _FEW_PARAMETERS:
+        if _is_small(flat, x):
             with contextlib.suppress(RuntimeError):  # vmap cannot run some networks
                 whole = torch.cat(list(models)) if len(models) > 1 else models[0]
                 return [vmap(lambda theta: flat(theta, fixed, x))(whole)]
         each = (theta for some in models for theta in some)
-        return (torch.cat([flat(theta, fixed, part) for part in x.split(512)])[None] for theta in each)
+        return (_forward_one(flat, theta, fixed, x)[None] for theta in each)
 
     @property
     def _batch_size(self) -> int:
@@ -148,6 +150,26 @@ class Models:
         if not removed.isfinite().all():
             raise InputError("perturbations hold NaN or infinite values: give a mask, or 1 − weight for each group.")
         return removed
+
+
+def forward_models(flat: FlatNetwork, theta: Tensor, fixed: State, x: Tensor) -> Tensor:
+    """Logits ``(m, n, L)`` of inputs ``(n, ...)`` for m networks with parameters ``(m, P)`` and ``fixed (m, ...)``."""
+    x = x.to(theta.device)
+    with torch.no_grad():
+        if _is_small(flat, x):
+            with contextlib.suppress(RuntimeError):  # vmap cannot run some networks
+                return vmap(lambda one, rest: flat(one, rest, x))(theta, fixed)
+        rests = ({name: tensor[i] for name, tensor in fixed.items()} for i in range(len(theta)))
+        return torch.stack([_forward_one(flat, one, rest, x) for one, rest in zip(theta, rests, strict=True)])
+
+
+def _is_small(flat: FlatNetwork, x: Tensor) -> bool:
+    """True if all networks run faster in one vectorised pass than one after another."""
+    return len(x) <= _FEW_INPUTS and flat.size <= _FEW_PARAMETERS
+
+
+def _forward_one(flat: FlatNetwork, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    return torch.cat([flat(theta, fixed, part) for part in x.split(512)])
 
 
 def multiples(removed: Tensor, own: Tensor | None) -> Tensor:

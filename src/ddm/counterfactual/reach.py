@@ -11,7 +11,7 @@ import numpy as np
 
 from ddm.groups.partition import Partition
 
-_MAX_SHARE = 0.25
+MAX_SHARE = 0.25
 """Maximum share of the training data that an answer within reach removes."""
 
 _MAX_CLASS_SHARE = 0.5
@@ -38,7 +38,7 @@ def beyond_reach(partition: Partition, removed: np.ndarray) -> str | None:
 
 def _share_reasons(partition: Partition, amount: np.ndarray) -> list[str]:
     share = (amount @ partition.shares).max(initial=0.0)
-    return [f"{share:.0%} of the training data"] if share > _MAX_SHARE else []
+    return [f"{share:.0%} of the training data"] if share > MAX_SHARE else []
 
 
 def _class_reasons(partition: Partition, amount: np.ndarray) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from ddm.errors import InputError
 from ddm.groups.partition import Partition
 from ddm.plots import html
 from ddm.truth.effects import EffectQuery, Effects, measure_effects, predict_effects
+from ddm.truth.evidence import Removal
 from ddm.truth.figures import FIGURES, Figure, estimate_figures, label_of, noise_ceilings, score_figures
 from ddm.truth.retraining import NO_ROWS, Retraining, group_rows
 
@@ -135,10 +136,15 @@ def audit(
     unions: int | None = None,
     orders: int = 2,
     seed: int = 0,
+    refined: Callable[[Sequence[Removal]], Models] | None = None,
 ) -> Audit:
     """Retrain without ``groups`` single groups and ``unions`` random unions, with ``orders`` batch orders each.
 
-    Groups are drawn from all ranges of predicted effects, so that an audit does not depend on a few strong ones.
+    Groups are drawn from all ranges of predicted effects, so that an audit does not depend on a few strong ones. Each
+    retraining is predicted before it is used: by models that know nothing of it.
+
+    models:  the unrefined models without some groups
+    refined: the models to audit, as they would be if some retrainings had not been made; by default ``models``
     """
     if min(groups, len(partition), orders) < 2 or (unions is not None and unions < 0):
         raise InputError("an audit needs at least 2 groups to retrain without and 2 batch orders (--retrain, --seeds).")
@@ -149,12 +155,15 @@ def audit(
     together = designs.random(len(partition), max(1, count), seed=seed)[:count]
     predicted = predict_effects(models, EffectQuery(test, validation, np.arange(len(partition)), together))
     chosen = draw_stratified(predicted.shift.mean(1), min(groups, len(partition)), seed)
-    query = EffectQuery(test, validation, chosen, together)
+    query, predicted = EffectQuery(test, validation, chosen, together), predicted.of(chosen)
+    if refined is not None:
+        keys = [(row.tobytes(), order) for row in query.removed for order in range(orders)]
+        predicted = predict_effects(refined(keys), query)
     removals = [NO_ROWS, *group_rows(partition, query.removed)]
     retraining.run(removals, range(orders))
     true = [measure_effects(retraining, partition, query, order) for order in range(orders)]
     return Audit(
-        figures=compare_effects(predicted.of(chosen), true, seed),
+        figures=compare_effects(predicted, true, seed),
         groups=tuple(partition.names[k] for k in chosen),
         unions=len(together),
         orders=orders,

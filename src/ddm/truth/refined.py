@@ -1,0 +1,225 @@
+"""Refined models: the models of a datamodel, with their outputs corrected by retrained networks.
+
+For a removal p, with residuals r_j of R retrainings and gains g_j(p) of the posterior (``ddm.truth.posterior``):
+
+    refined logits = f + s·(f_p − f) + Σ_j g_j(p)·r_j,    r_j = (what retraining j changed) − s·Σ_{κ∈S_j} (f_κ − f)
+
+with f the target's logits, f_p the unrefined ones of p, and f_κ those without group κ alone. The gains are the same for
+every input, so a refined model is a weighted sum of networks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ddm.counterfactual import designs
+from ddm.counterfactual.displaced import BUDGET, Models
+from ddm.networks.state import State
+from ddm.networks.weighted_sum import WeightedSum
+from ddm.truth.evidence import Evidence
+
+_NO_WEIGHT = 1e-9
+"""Networks with a smaller weight than this are left out of a weighted sum."""
+
+
+class Residuals:
+    """What the retrainings changed in the outputs and the datamodel did not predict. The last question is remembered.
+
+    groups:   the unrefined models without some groups
+    evidence: the retrained networks
+    """
+
+    def __init__(self, groups: Models, evidence: Evidence) -> None:
+        self.groups, self.evidence = groups, evidence
+        self.posterior = evidence.posterior
+        self.scale = evidence.spread.scale
+        self.needed = np.flatnonzero(self.posterior.removed.any(0))
+        self._last: tuple[Tensor, bool, Tensor] | None = None
+        self._lock = threading.Lock()
+
+    def of(self, x: Tensor, fast: bool = False, known: Tensor | None = None) -> Tensor:
+        """Residuals r ``(R, n, L)`` of the logits of inputs ``x (n, ...)``.
+
+        known: logits ``(1 + needed, n, L)`` of the target and without each needed group, if they are at hand
+        """
+        with self._lock:
+            last = self._last
+        if last is not None and last[0] is x and last[1] == fast:
+            return last[2]
+        found = self.changes(x) - self.scale * self.predicted(x, fast, known)
+        with self._lock:
+            self._last = (x, fast, found)
+        return found
+
+    def changes(self, x: Tensor) -> Tensor:
+        """What each retraining changed ``(R, n, L)``."""
+        return self.evidence.changes(self.groups.target, x)
+
+    def predicted(self, x: Tensor, fast: bool = False, known: Tensor | None = None) -> Tensor:
+        """What the datamodel predicts for each retraining ``(R, n, L)``: the sum over its groups."""
+        amounts = torch.as_tensor(self.posterior.removed[:, self.needed]).to(self.groups.target.theta)
+        if known is not None:
+            return torch.einsum("rk,knl->rnl", amounts, known[1:] - known[0])
+        total, base, start = None, None, 0
+        for stack in self.groups.stacks(self.singles, x, fast=fast):
+            if base is None or total is None:
+                base, stack = stack[0], stack[1:]
+                total = base.new_zeros(len(amounts), *base.shape)
+            total += torch.einsum("rk,knl->rnl", amounts[:, start : start + len(stack)], stack - base)
+            start += len(stack)
+        assert total is not None
+        return total
+
+    @property
+    def singles(self) -> np.ndarray:
+        """The removal of each needed group alone ``(needed, K)``."""
+        return designs.leave_one_out(self.posterior.removed.shape[1])[self.needed]
+
+    def deviations(self, x: Tensor, fast: bool = False) -> tuple[Tensor, np.ndarray]:
+        """What each retraining shows that the others do not predict ``(R, n, L)``, and its variance ``(R,)``."""
+        left, variances = self.posterior.left_out()
+        residuals = self.of(x, fast)
+        return torch.einsum("rs,snl->rnl", torch.as_tensor(left).to(residuals), residuals), variances
+
+
+class RefinedModels(Models):
+    """Models whose outputs are corrected by evidence.
+
+    A removal of a whole class of several groups is not corrected: retrainings without some of its groups say little
+    about it.
+
+    prior:    the unrefined models without some groups
+    evidence: the retrained networks
+    parents:  the class of each group ``(K,)``; None if groups cut across classes
+    order:    the batch order that is asked about; 0 is the target's own run, ``GENERAL`` the model in general
+    """
+
+    def __init__(self, prior: Models, evidence: Evidence, parents: np.ndarray | None = None, order: int = 0) -> None:
+        self.prior, self.order = prior, order
+        self.residuals = Residuals(prior, evidence)
+        self.target, self.own = prior.target, prior.own
+        classes = np.empty((0, len(prior)), dtype=bool) if parents is None else np.unique(parents)[:, None] == parents
+        self._classes = classes[classes.sum(1) > 1]
+
+    def __len__(self) -> int:
+        """K, the number of groups."""
+        return len(self.prior)
+
+    @property
+    def usable(self) -> np.ndarray:
+        """True for groups that can be removed ``(K,)``."""
+        return self.prior.usable
+
+    @property
+    def has_directions(self) -> bool:
+        """True if every unrefined model is θ_τ plus multiples of fixed directions."""
+        return self.prior.has_directions
+
+    def check_usable(self, removed: np.ndarray) -> None:
+        """Refuse to remove a group that cannot be removed; ``removed (K,)``."""
+        self.prior.check_usable(removed)
+
+    def directions(self, groups: Tensor | None) -> Tensor:
+        """d_κ ``(B, P)`` of the unrefined models."""
+        return self.prior.directions(groups)
+
+    def parameters(self, removed: np.ndarray | Tensor) -> Tensor:
+        """θ_p ``(M, P)`` of the unrefined models: evidence corrects outputs, not parameters."""
+        return self.prior.parameters(removed)
+
+    def corrected(self, removed: np.ndarray | Tensor) -> np.ndarray:
+        """True for perturbations ``removed (M, K)`` that retrainings correct ``(M,)``."""
+        gone = np.asarray(removed) == 1
+        some_left: np.ndarray = (~gone[:, None] & self._classes).any(2).all(1)
+        return some_left
+
+    def gains(self, removed: np.ndarray | Tensor) -> np.ndarray:
+        """The weights ``(M, R)`` of the residuals, for perturbations ``removed (M, K)``."""
+        return self.residuals.posterior.gains(np.asarray(removed), self.order) * self.corrected(removed)[:, None]
+
+    def scales(self, removed: np.ndarray | Tensor) -> np.ndarray:
+        """By how much the unrefined changes are multiplied ``(M,)``."""
+        return np.where(self.corrected(removed), self.residuals.scale, 1.0)
+
+    def variances(self, removed: np.ndarray | Tensor) -> np.ndarray:
+        """The variance ``(M,)`` of what refined outputs still miss, in units of the posterior; NaN if not corrected."""
+        known = self.residuals.posterior.variances(np.asarray(removed), self.order)
+        return np.where(self.corrected(removed), known, np.nan)
+
+    def stacks(self, removed: np.ndarray | Tensor, x: Tensor, *, fast: bool = False) -> Iterator[Tensor]:
+        """Logits ``(m, n, L)`` of the target and then of each refined model, in batches of a few models."""
+        rows = self._check(removed)
+        gains, scales = torch.as_tensor(self.gains(rows)), torch.as_tensor(self.scales(rows))
+        gains, scales = torch.cat([gains[:1] * 0, gains]), torch.cat([scales[:1], scales])
+        base, start, outputs, residuals = None, 0, *self._unrefined(rows, x, fast)
+        for stack in outputs:
+            base = stack[0] if base is None else base
+            now = slice(start, start + len(stack))
+            corrections = torch.einsum("mr,rnl->mnl", gains[now].to(residuals), residuals)
+            yield base + scales[now].to(stack)[:, None, None] * (stack - base) + corrections
+            start += len(stack)
+
+    def _unrefined(self, removed: Tensor, x: Tensor, fast: bool) -> tuple[Iterator[Tensor], Tensor]:
+        """The unrefined stacks, and the residuals. Models that both need are evaluated once if the logits fit."""
+        residuals = self.residuals
+        values = (len(removed) + len(residuals.needed)) * len(x) * len(self.target.outputs(x[:1])[0])
+        if values * self.target.theta.element_size() > BUDGET:
+            return self.prior.stacks(removed, x, fast=fast), residuals.of(x, fast)
+        singles = torch.as_tensor(residuals.singles).to(removed)
+        rows, place = torch.cat([singles, removed]).unique(dim=0, return_inverse=True)
+        outputs = torch.cat(list(self.prior.stacks(rows, x, fast=fast)))
+        place = torch.cat([torch.zeros(1, dtype=torch.long), place + 1]).to(outputs.device)
+        count = 1 + len(singles)
+        asked = torch.cat([place[:1], place[count:]])
+        return iter([outputs[asked]]), residuals.of(x, fast, outputs[place[:count]])
+
+    def network(self, removed: np.ndarray | Tensor) -> nn.Module:
+        """The refined model of one perturbation ``removed (K,)``: a weighted sum of networks, in evaluation mode."""
+        asked = np.asarray(torch.as_tensor(removed))[None]
+        gains = self.gains(asked)[0]
+        parts = [*self._unrefined_parts(asked, gains), *self._evidence_parts(gains)]
+        kept = [part for part in parts if abs(part.weight) > _NO_WEIGHT]
+        networks = [self.target.flat.module(part.theta.to(self.target.device), part.fixed) for part in kept]
+        return WeightedSum(networks, [part.weight for part in kept]).to(self.target.device)
+
+    def _unrefined_parts(self, asked: np.ndarray, gains: np.ndarray) -> list[_Part]:
+        """The target, the unrefined model without ``asked (1, K)``, and those without each needed group alone."""
+        target, residuals, scale = self.target, self.residuals, float(self.scales(asked)[0])
+        sums = residuals.scale * (gains @ residuals.posterior.removed.astype(float))
+        weights, singles = -sums[residuals.needed], residuals.singles
+        same = (singles == asked).all(1)
+        weights[same] += scale
+        parts = [_Part(1 - scale + sums.sum(), target.theta, target.fixed)]
+        if not same.any():
+            parts.append(_Part(scale, self.prior.parameters(asked)[0], target.fixed))
+        used = np.abs(weights) > _NO_WEIGHT
+        if used.any():
+            models = self.prior.parameters(singles[used])
+            parts += [_Part(w, theta, target.fixed) for w, theta in zip(weights[used], models, strict=True)]
+        return parts
+
+    def _evidence_parts(self, gains: np.ndarray) -> list[_Part]:
+        """The retrained networks. Those that were trained on all groups are subtracted."""
+        evidence = self.residuals.evidence
+        weights = np.zeros(len(evidence.orders))
+        weights[evidence.trials] += gains
+        np.subtract.at(weights, evidence.bases(), gains)
+        return [
+            _Part(weight, evidence.theta[i], {name: tensor[i] for name, tensor in evidence.fixed.items()})
+            for i, weight in enumerate(weights)
+        ]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One network of a weighted sum, and its weight."""
+
+    weight: float
+    theta: Tensor
+    fixed: State

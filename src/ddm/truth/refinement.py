@@ -1,0 +1,211 @@
+"""Refinement: which retrainings to make next, and what they brought.
+
+A third of the retrainings leave out one group: those whose removal is predicted to change the outputs most. The others
+leave out a tenth of the groups at a time, from different classes. Every group is in one of these unions before any
+group is in a second one, so they also correct groups that are never left out alone. Unions of more groups, or of groups
+of one class, do more together than the sum of what they do alone (docs/method.md has the figures).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ddm.compute import progress
+from ddm.counterfactual.designs import leave_one_out
+from ddm.counterfactual.displaced import Models
+from ddm.errors import InputError
+from ddm.groups.partition import Partition
+from ddm.truth.evidence import Evidence, Removal
+from ddm.truth.posterior import fit_spread
+from ddm.truth.refined import Residuals
+from ddm.truth.retraining import Retraining, group_rows
+
+_SINGLES = 1 / 3
+"""Share of the retrainings that leave out one group."""
+
+_UNION = 0.1
+"""Share of the groups that a union leaves out."""
+
+_REPEATED = 20
+"""From this number of retrainings on, a tenth of them repeat others in a second batch order."""
+
+_PER_ORDER = 5
+"""Retrainings in each new batch order, for the model in general."""
+
+_ROUNDS = 1000
+"""Rounds of unions that are drawn until enough are new."""
+
+Request = tuple[np.ndarray, int]
+"""A retraining to make: the mask of its removed groups ``(K,)``, and its batch order."""
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """What a refinement did.
+
+    singles:    number of new retrainings without one group
+    unions:     number of new retrainings without several groups
+    bases:      number of new retrainings on all groups, one for each new batch order, to compare the others with
+    retrained:  number of all retrainings without some groups that the datamodel has
+    size:       s, by which predicted effects are multiplied
+    before:     root mean square of what the predictions missed of the retrainings' changes of outputs
+    after:      the same if each retraining is predicted with the help of the others
+    """
+
+    singles: int
+    unions: int
+    bases: int
+    retrained: int
+    size: float
+    before: float
+    after: float
+
+    @property
+    def sentence(self) -> str:
+        """What was done and what it brought, in two sentences."""
+        left = 1 - self.after / self.before if self.before else 0.0
+        better = f"{left:.0%} smaller" if left >= 0.005 else "no smaller"
+        kinds = describe(self.singles, self.unions, self.bases)
+        return (
+            f"{self.singles + self.unions + self.bases} retrainings: {kinds}. Predicted from all others, the changes "
+            f"that a retraining shows are missed by an error that is {better} than without them."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields and the sentence as JSON values."""
+        return asdict(self) | {"sentence": self.sentence}
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def describe(singles: int, unions: int, bases: int) -> str:
+    """The kinds of some retrainings, in words."""
+    kinds = [
+        (singles, f"{singles} without one group each"),
+        (unions, f"{unions} without several groups at a time"),
+        (bases, f"{bases} with all groups to compare with"),
+    ]
+    return ", ".join(text for count, text in kinds if count) or "none"
+
+
+def plan(
+    partition: Partition,
+    importance: np.ndarray,
+    count: int,
+    made: Sequence[Removal] = (),
+    *,
+    general: bool = False,
+    seed: int = 0,
+) -> list[Request]:
+    """At most ``count`` retrainings that were not made yet.
+
+    importance: how much the removal of each group is predicted to change ``(K,)``
+    made:       the retrainings that exist
+    general:    spend all of them on batch orders that were not used yet
+    """
+    if count < 1:
+        raise InputError("refining needs at least 1 retraining (--retrain).")
+    done = set(made)
+    if general:
+        return _plan_general(partition, importance, count, done, seed)
+    repeats = count // 10 if count >= _REPEATED else 0
+    requests = _plan_order(partition, importance, count - repeats, done, 0, seed)
+    if not requests:
+        raise InputError("every group and every union of groups was retrained already: ask your questions.")
+    again = [(row, 1) for row, _ in requests if (row.tobytes(), 1) not in done]
+    return [*requests, *again[:repeats]]
+
+
+def _plan_general(
+    partition: Partition, importance: np.ndarray, count: int, done: set[Removal], seed: int
+) -> list[Request]:
+    """Retrainings in new batch orders, a few in each. The groups left out alone take turns from order to order."""
+    first = 1 + max((order for _, order in done), default=0)
+    requests: list[Request] = []
+    turn = importance.astype(float).copy()
+    for number, part in enumerate(np.array_split(np.arange(count), -(-count // _PER_ORDER))):
+        found = _plan_order(partition, turn, len(part), done, first + number, seed)
+        for row, _ in found:
+            if row.sum() == 1:
+                turn[row] -= np.ptp(importance) + 1  # behind all that had no turn yet
+        requests += found
+    return requests
+
+
+def _plan_order(
+    partition: Partition, importance: np.ndarray, count: int, done: set[Removal], order: int, seed: int
+) -> list[Request]:
+    """``count`` retrainings in one batch order, or fewer if all were made."""
+    groups = len(partition)
+    singles = leave_one_out(groups)[np.argsort(-importance, kind="stable")]
+    new = [row for row in singles if (row.tobytes(), order) not in done]
+    size = max(2, round(_UNION * groups))
+    alone = count if groups <= size + 1 else max(1, round(_SINGLES * count))
+    chosen = new[:alone]
+    for row in _unions(partition, size, np.random.default_rng([seed, order])) if groups > size + 1 else ():
+        if len(chosen) >= count:
+            break
+        if (row.tobytes(), order) not in done and not any((row == other).all() for other in chosen):
+            chosen.append(row)
+    return [(row, order) for row in chosen[:count]]
+
+
+def _unions(partition: Partition, size: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
+    """Masks ``(K,)`` of unions of about ``size`` groups. Each round has every group once."""
+    groups = len(partition)
+    parents = np.zeros(groups, dtype=np.int64) if partition.parents is None else np.asarray(partition.parents)
+    count = max(2, round(groups / size))
+    for _ in range(_ROUNDS):
+        ranks = generator.permutation(int(parents.max()) + 1)[parents]
+        order = np.lexsort((generator.random(groups), ranks))
+        unions = np.zeros((count, groups), dtype=bool)
+        unions[np.arange(groups) % count, order] = True  # dealt like cards: groups of one class come apart
+        yield from unions
+
+
+def announce(retraining: Retraining, partition: Partition, removed: np.ndarray, orders: np.ndarray) -> None:
+    """Say before they start how many retrainings there will be, and how long they take."""
+    nothing = np.zeros((1, len(partition)), dtype=bool)
+    bases = sum(retraining.count_missing(group_rows(partition, nothing), int(order)) for order in np.unique(orders))
+    sizes = removed.sum(1)
+    kinds = describe(int((sizes == 1).sum()), int((sizes > 1).sum()), bases)
+    seconds = retraining.estimate_seconds()
+    cost = "" if seconds is None else f" Each takes about {max(seconds, 0.1):.1f} s."
+    progress.note(f"Retraining {len(removed) + bases} times: {kinds}.{cost}")
+
+
+def learn(groups: Models, evidence: Evidence | None, new: Evidence, x: Tensor) -> tuple[Evidence, Refinement]:
+    """All retrainings with the parameters of their posterior, and what the new ones brought.
+
+    groups:   the unrefined models without some groups
+    evidence: the retrainings so far; None if there are none
+    x:        inputs ``(n, ...)`` on whose outputs the parameters are estimated
+    """
+    joined = new if evidence is None else evidence.join(new)
+    added = joined.removed[0 if evidence is None else len(evidence.orders) :].sum(1)
+    residuals, posterior = Residuals(groups, joined), joined.posterior
+    changes, predicted = (_centred(part) for part in (residuals.changes(x), residuals.predicted(x)))
+    fitted = replace(joined, spread=fit_spread(posterior.removed, posterior.orders, changes, predicted))
+    left, _ = fitted.posterior.left_out()
+    missed = np.einsum("rs,snl->rnl", left, changes - fitted.spread.scale * predicted)
+    return fitted, Refinement(
+        singles=int((added == 1).sum()),
+        unions=int((added > 1).sum()),
+        bases=int((added == 0).sum()),
+        retrained=len(fitted),
+        size=fitted.spread.scale,
+        before=float(np.sqrt(np.square(changes - predicted).mean())),
+        after=float(np.sqrt(np.square(missed).mean())),
+    )
+
+
+def _centred(logits: Tensor) -> np.ndarray:
+    """Logits ``(R, n, L)`` minus their mean over classes, on which probabilities do not depend."""
+    found: np.ndarray = (logits - logits.mean(-1, keepdim=True)).double().cpu().numpy()
+    return found
