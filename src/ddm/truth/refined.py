@@ -145,7 +145,8 @@ class RefinedModels(Models):
 
     def scales(self, removed: np.ndarray | Tensor) -> np.ndarray:
         """By how much the unrefined changes are multiplied ``(M,)``."""
-        return np.where(self.corrected(removed), self.residuals.scale, 1.0)
+        found: np.ndarray = np.where(self.corrected(removed), self.residuals.scale, 1.0)
+        return found
 
     def variances(self, removed: np.ndarray | Tensor) -> np.ndarray:
         """The variance ``(M,)`` of what refined outputs still miss, in units of the posterior; NaN if not corrected."""
