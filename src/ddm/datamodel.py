@@ -241,6 +241,7 @@ class DistilledDatamodel:
         self,
         retrain: int = 20,
         *,
+        seconds: float | None = None,
         by: Retrain | None = None,
         question: Question | None = None,
         general: bool = False,
@@ -255,7 +256,8 @@ class DistilledDatamodel:
         A group that was left out alone has its true effect from then on, effects of all other groups come closer to
         the truth, and every effect has an interval. Called again, it goes on: retrainings add up.
 
-        retrain:   number of retrainings without some groups
+        retrain:   number of retrainings without some groups; 0 uses those that ``directory`` holds already
+        seconds:   retrain for about this long instead
         by:        ``by(rows, order)`` retrains without the samples at ``rows`` and returns the network; needed for
                    targets of your own training loop
         question:  the samples whose outputs matter: groups that change them most are left out alone
@@ -270,11 +272,15 @@ class DistilledDatamodel:
         check_upper_bounds(retrainings=retrain)
         samples = self.training_set.get(train)
         asked = _some_inputs(samples) if question is None else self._batch(question)[0]
-        made = self.evidence.keys if self.evidence is not None else []
-        requests = plan(self.partition, self._importance(asked), retrain, made, general=general, seed=seed)
-        removed, orders = (np.array(part) for part in zip(*requests, strict=True))
         with open_retraining(self.target, samples, directory, by, workers, engine) as retraining:
-            announce(retraining, self.partition, removed, orders)
+            known = [] if self.evidence is None else self.evidence.keys
+            retrain = retrain if seconds is None else retraining.affordable(seconds)
+            new = plan(self.partition, self._importance(asked), retrain, known, general=general, seed=seed)
+            announce(retraining, self.partition, new)
+            requests = [*new, *retraining.made(self.partition)]
+            if not requests:
+                raise InputError("there is no retrained model yet: retrain at least once (--retrain).")
+            removed, orders = (np.array(part) for part in zip(*requests, strict=True))
             return self._learn(retraining, removed, orders)
 
     def _importance(self, x: Tensor) -> np.ndarray:

@@ -24,6 +24,7 @@ from ddm.cli.diagnose import diagnose
 from ddm.cli.distil import distil
 from ddm.cli.explore import explore
 from ddm.cli.fit import fit
+from ddm.cli.refine import refine
 from ddm.cli.report import report
 from ddm.cli.trace import trace
 from ddm.cli.unlearn import unlearn
@@ -81,7 +82,7 @@ app = typer.Typer(
     help="Which of my training data made the model do this, and what would it be without them?",
 )
 
-for command in (demo, fit, attribute, trace, diagnose, unlearn, audit, report, explore, verify, distil, bench):
+for command in (demo, fit, attribute, trace, diagnose, unlearn, audit, refine, report, explore, verify, distil, bench):
     app.command(cls=_Command)(_with_metavars(command))
 
 

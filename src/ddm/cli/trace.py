@@ -54,13 +54,13 @@ def trace(
     from ddm.cli.text import describe_trace, shares_table
     from ddm.compute.backends import Backend
     from ddm.compute.terminal import console
-    from ddm.runs.folder import EXACT
+    from ddm.runs import run as runs
 
     if plot is not None:
         plots.picture_kind(plot)
     Backend.parse(engine).check()
     datamodel, question = open_question(run, data, root, device, split, index)
-    found = datamodel.trace(question, objective, full=full, verify=verify, directory=run / EXACT, engine=engine)
+    found = runs.trace(run, datamodel, question, objective, full=full, verify=verify, engine=engine)
     shown = samples or (10 if plot is not None else 0)
     shares = datamodel.shares(question, found.group, objective) if shown else None
     if shares is not None and plot is not None and datamodel.samples is not None:

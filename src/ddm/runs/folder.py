@@ -9,6 +9,7 @@
     synset.safetensors             the synset of every group
     synset-class.safetensors       the synset of every class
     responses.safetensors          the kept responses of every group and class, from which answers come
+    evidence.safetensors           retrained networks that correct the answers, once ddm refine or ddm audit made some
     audit.json                     how far to trust the run, once ddm audit has measured it
     exact/                         models retrained without some groups
     parts/                         finished blocks of a run that is not complete
@@ -30,7 +31,7 @@ from ddm.errors import InputError
 MANIFEST, CONFIG = "manifest.json", "config.json"
 TRAJECTORY, PARTS, EXACT, AUDIT, SUMMARY = "trajectory", "parts", "exact", "audit.json", "summary.json"
 PARTITION, SYNSET, CLASS_SYNSET = "partition.safetensors", "synset.safetensors", "synset-class.safetensors"
-RESPONSES = "responses.safetensors"
+RESPONSES, EVIDENCE = "responses.safetensors", "evidence.safetensors"
 
 FILES = (CONFIG, SUMMARY, PARTITION, SYNSET, CLASS_SYNSET, RESPONSES)
 """Files that a complete run may have beside its manifest and trajectory."""

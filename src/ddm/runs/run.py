@@ -15,22 +15,24 @@ import numpy as np
 from torch import nn
 
 from ddm import networks
+from ddm.answers.trace import Trace
 from ddm.compute.backends import Backend
 from ddm.compute.engine import Engine
 from ddm.compute.files import read_json_object, write_json
 from ddm.compute.folders import lock_folder
 from ddm.compute.precision import check_bfloat16
-from ddm.data.samples import Data
+from ddm.data.samples import Data, Samples
 from ddm.datamodel import DistilledDatamodel
 from ddm.errors import InputError
 from ddm.runs import store
 from ddm.runs.config import Config, check_same_config
-from ddm.runs.folder import CONFIG, EXACT, MANIFEST, PARTS, SUMMARY, TRAJECTORY, make_writable
+from ddm.runs.folder import CONFIG, EVIDENCE, EXACT, MANIFEST, PARTS, SUMMARY, TRAJECTORY, make_writable
 from ddm.runs.inputs import load_data, load_data_of_run, read_groups, with_base
 from ddm.runs.manifest import begin_run, check_free, read_manifest
 from ddm.training.loop import train
 from ddm.training.target import device_of
 from ddm.truth.audit import Audit
+from ddm.truth.refinement import Refinement
 
 
 def fit(config: Config, out: Path, engine: Engine = None) -> tuple[DistilledDatamodel, Data, dict[str, Any]]:
@@ -137,7 +139,58 @@ def audit(
             engine=engine,
         )
         store.save_audit(result, run)
+        _save_evidence(datamodel, run)
     return result
+
+
+def refine(
+    run: Path,
+    datamodel: DistilledDatamodel,
+    *,
+    retrain: int,
+    seconds: float | None = None,
+    question: Samples | None = None,
+    general: bool = False,
+    seed: int = 0,
+    engine: Engine = None,
+) -> Refinement:
+    """Refine a run and store the evidence in it; a killed refinement resumes from the models it has retrained."""
+    with lock_folder(run):
+        found = datamodel.refine(
+            retrain,
+            seconds=seconds,
+            question=question,
+            general=general,
+            directory=run / EXACT,
+            seed=seed,
+            engine=engine,
+        )
+        _save_evidence(datamodel, run)
+    return found
+
+
+def trace(
+    run: Path,
+    datamodel: DistilledDatamodel,
+    question: Samples,
+    objective: str,
+    *,
+    full: bool = False,
+    verify: int = 0,
+    engine: Engine = None,
+) -> Trace:
+    """Trace a question; what is retrained to verify the answer is stored as evidence."""
+    if not verify:
+        return datamodel.trace(question, objective, full=full)
+    with lock_folder(run):
+        found = datamodel.trace(question, objective, full=full, verify=verify, directory=run / EXACT, engine=engine)
+        _save_evidence(datamodel, run)
+    return found
+
+
+def _save_evidence(datamodel: DistilledDatamodel, run: Path) -> None:
+    if datamodel.evidence is not None:
+        datamodel.evidence.save(run / EVIDENCE)
 
 
 def distil(run: Path, datamodel: DistilledDatamodel, data: Data) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from ddm.runs.folder import (
     AUDIT,
     CLASS_SYNSET,
     CONFIG,
+    EVIDENCE,
     MANIFEST,
     PARTITION,
     PARTS,
@@ -56,6 +57,7 @@ from ddm.training.recipe import Recipe
 from ddm.training.target import Target
 from ddm.training.trajectory import Trajectory
 from ddm.truth.audit import Audit
+from ddm.truth.evidence import Evidence
 
 
 def save(datamodel: DistilledDatamodel, run: Path) -> None:
@@ -75,6 +77,10 @@ def save(datamodel: DistilledDatamodel, run: Path) -> None:
     write_manifest(datamodel, run)
     if datamodel.audited is not None:
         save_audit(datamodel.audited, run)
+    if datamodel.evidence is not None:
+        datamodel.evidence.save(run / EVIDENCE)
+    else:
+        (run / EVIDENCE).unlink(missing_ok=True)
     shutil.rmtree(run / PARTS, ignore_errors=True)
 
 
@@ -167,6 +173,7 @@ def _load(
         described=manifest.get("described"),
         find=functools.partial(training_set, run.absolute()) if names_data else None,
         responses=parts.distilled.responses,
+        evidence=parts.evidence,
     )
 
 
@@ -188,6 +195,7 @@ class _Parts:
     distilled: Distilled
     recipe: Recipe | None
     settings: Settings
+    evidence: Evidence | None
 
 
 def _read_parts(run: Path, manifest: Mapping[str, Any], network: nn.Module | None = None) -> _Parts:
@@ -201,7 +209,10 @@ def _read_parts(run: Path, manifest: Mapping[str, Any], network: nn.Module | Non
     if distilled.responses is not None:
         last = trajectory[-1]
         distilled.responses.check_size(sum(last[name].numel() for name in manifest["trained"]))
-    return _Parts(trajectory, partition, distilled, recipe, settings)
+    evidence = Evidence.load(run / EVIDENCE) if (run / EVIDENCE).exists() else None
+    if evidence is not None:
+        evidence.check_made_for(origin_of(manifest), partition.names)
+    return _Parts(trajectory, partition, distilled, recipe, settings, evidence)
 
 
 def _read_distilled(run: Path, manifest: Mapping[str, Any]) -> Distilled:

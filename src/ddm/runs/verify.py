@@ -16,6 +16,7 @@ from ddm.runs import store
 from ddm.runs.folder import (
     AUDIT,
     CONFIG,
+    EVIDENCE,
     EXACT,
     FILES,
     MANIFEST,
@@ -185,7 +186,7 @@ def _check_unlisted(run: Path, manifest: Mapping[str, Any], listed: set[str]) ->
             yield _check_audit(run, manifest)
         elif top == TRAJECTORY and lists_trajectory:
             yield Check(name, FOREIGN, "the run was saved without it")
-        elif top in (TRAJECTORY, PARTS, EXACT) or name in FILES:
+        elif top in (TRAJECTORY, PARTS, EXACT) or name in (EVIDENCE, *FILES):
             yield _check_alone(path, name)
         else:
             yield Check(name, OTHER)

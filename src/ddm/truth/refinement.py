@@ -109,14 +109,14 @@ def plan(
     made:       the retrainings that exist
     general:    spend all of them on batch orders that were not used yet
     """
-    if count < 1:
-        raise InputError("refining needs at least 1 retraining (--retrain).")
+    if count < 0:
+        raise InputError("the number of retrainings must be 0 or more (--retrain).")
     done = set(made)
     if general:
         return _plan_general(partition, importance, count, done, seed)
     repeats = count // 10 if count >= _REPEATED else 0
     requests = _plan_order(partition, importance, count - repeats, done, 0, seed)
-    if not requests:
+    if count and not requests:
         raise InputError("every group and every union of groups was retrained already: ask your questions.")
     again = [(row, 1) for row, _ in requests if (row.tobytes(), 1) not in done]
     return [*requests, *again[:repeats]]
@@ -169,15 +169,18 @@ def _unions(partition: Partition, size: int, generator: np.random.Generator) -> 
         yield from unions
 
 
-def announce(retraining: Retraining, partition: Partition, removed: np.ndarray, orders: np.ndarray) -> None:
+def announce(retraining: Retraining, partition: Partition, requests: Sequence[Request]) -> None:
     """Say before they start how many retrainings there will be, and how long they take."""
     nothing = np.zeros((1, len(partition)), dtype=bool)
-    bases = sum(retraining.count_missing(group_rows(partition, nothing), int(order)) for order in np.unique(orders))
-    sizes = removed.sum(1)
-    kinds = describe(int((sizes == 1).sum()), int((sizes > 1).sum()), bases)
-    seconds = retraining.estimate_seconds()
+    orders = {order for _, order in requests}
+    bases = sum(retraining.count_missing(group_rows(partition, nothing), order) for order in orders)
+    sizes = [
+        int(row.sum()) for row, order in requests if retraining.count_missing(group_rows(partition, row[None]), order)
+    ]
+    kinds = describe(sizes.count(1), len(sizes) - sizes.count(1), bases)
+    seconds = retraining.estimate_seconds() if sizes or bases else None
     cost = "" if seconds is None else f" Each takes about {max(seconds, 0.1):.1f} s."
-    progress.note(f"Retraining {len(removed) + bases} times: {kinds}.{cost}")
+    progress.note(f"Retraining {len(sizes) + bases} times: {kinds}.{cost}")
 
 
 def learn(groups: Models, evidence: Evidence | None, new: Evidence, x: Tensor) -> tuple[Evidence, Refinement]:

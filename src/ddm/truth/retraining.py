@@ -83,7 +83,10 @@ class Retraining:
         for name, state, seconds in engine.run_tasks(
             work, list(jobs.values()), engine=self.engine, workers=self.workers, description="retraining"
         ):
-            write_tensors(self.directory / name, state, {"seconds": seconds})
+            job = jobs[name]
+            write_tensors(
+                self.directory / name, state, {"seconds": seconds, "order": job.order, "rows": job.rows.tolist()}
+            )
 
     def count_missing(self, removals: Sequence[np.ndarray], order: int = 0) -> int:
         """Number of these models that are not saved yet."""
@@ -97,6 +100,19 @@ class Retraining:
                 if not path.exists():
                     jobs[path.name] = _Job(path.name, np.sort(rows), order)
         return jobs
+
+    def made(self, partition: Partition) -> list[tuple[np.ndarray, int]]:
+        """The saved retrainings without whole groups: the mask ``(K,)`` of the groups, and the batch order."""
+        found = []
+        for path in sorted(self.directory.glob("*.safetensors")):
+            facts = read_metadata(path)
+            rows, order = np.array(facts.get("rows", []), dtype=np.int64), facts.get("order", 0)
+            if path != self._path(rows, order) or not len(rows):  # of another training, or of an older version
+                continue
+            counts = np.bincount(partition.groups[rows], minlength=len(partition))
+            if ((counts == 0) | (counts == partition.sizes)).all():
+                found.append((counts > 0, order))
+        return found
 
     def states(self, removals: Sequence[np.ndarray], order: int = 0) -> Iterator[State]:
         """Parameters and buffers of the models without each removal's rows."""
@@ -124,6 +140,14 @@ class Retraining:
             loss_gradient(self.target, theta, fixed, x, y, recipe.batch_size)
             times.append(time.perf_counter() - started)
         return min(times) * recipe.epochs * math.ceil(len(self.samples) / recipe.batch_size)
+
+    def affordable(self, seconds: float) -> int:
+        """Number of retrainings that take about this many seconds, beside one on all samples; at least 1."""
+        each = self.estimate_seconds()
+        if each is None:
+            raise InputError("the time of your own training loop is not known: give the number of retrainings instead.")
+        at_once = self.workers or engine.count_cores()
+        return max(1, int(seconds * at_once / max(each, 1e-3)) - 1)
 
     def mean_seconds(self, removals: Sequence[np.ndarray], order: int = 0) -> float:
         """Mean seconds of these retrainings on one thread, as measured when they ran."""
