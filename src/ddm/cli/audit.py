@@ -25,6 +25,7 @@ def audit(
     plot: Annotated[
         Path | None, typer.Option(parser=output_path, metavar="PATH", help="File for a picture (png, svg or pdf).")
     ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also print every figure, and what it means.")] = False,
     data: DataName = None,
     root: Root = None,
     seed: Seed = 0,
@@ -49,4 +50,4 @@ def audit(
     if as_json:
         print_json(found.to_dict())
     else:
-        describe_audit(console(), found)
+        describe_audit(console(), found, verbose)

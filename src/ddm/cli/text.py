@@ -224,9 +224,21 @@ def _table(title: str, left: Sequence[str], right: Sequence[str], caption: str |
     return table
 
 
-def describe_audit(out: Console, audit: Audit) -> None:
-    """Print the figures of an audit, their meaning, and how far to trust the datamodel."""
+def describe_audit(out: Console, audit: Audit, verbose: bool = False) -> None:
+    """Print the verdict of an audit and what it cost; ``verbose`` shows the figures first."""
+    if verbose:
+        _describe_figures(out, audit)
     single, many = len(audit.groups), audit.unions
+    out.print(
+        f"{audit.trainings} retrainings of {audit.seconds:.1f} s each, in {audit.orders} batch orders: without each of "
+        f"{single} groups, without {many} random halves of the groups, and with all groups; measured on "
+        f"{audit.samples[0]} test and {audit.samples[1]} validation samples."
+    )
+    out.print(trust_line(audit.sentence))
+
+
+def _describe_figures(out: Console, audit: Audit) -> None:
+    """Print the figures of an audit, and what they mean."""
     for run, figures in audit.figures.items():
         headings = ("datamodel", "95 % interval", "retraining", "ceiling")
         table = _table(f"Against retraining, {run}: {RUNS[run]}", ("figure",), headings)
@@ -242,12 +254,6 @@ def describe_audit(out: Console, audit: Audit) -> None:
     for name in dict.fromkeys(name for figures in audit.figures.values() for name in figures):
         out.print(f"{label_of(name)}: {meaning_of(name)}")
     out.print("retraining: the score of another retraining. ceiling: the score of effects without noise.")
-    out.print(
-        f"{audit.trainings} retrainings of {audit.seconds:.1f} s each, in {audit.orders} batch orders: without each of "
-        f"{single} groups, without {many} random halves of the groups, and with all groups; measured on "
-        f"{audit.samples[0]} test and {audit.samples[1]} validation samples."
-    )
-    out.print(trust_line(audit.sentence))
 
 
 def describe_verification(out: Console, found: Verification) -> None:

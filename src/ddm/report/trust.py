@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ddm.truth.audit import KEYS, RUNS, SAME, Audit
+from ddm.truth.audit import RUNS, SAME, Audit
 from ddm.truth.figures import label_of, meaning_of
+from ddm.truth.verdict import KEYS
 
 
 def trust_section(audit: Audit | None) -> dict[str, Any] | None:

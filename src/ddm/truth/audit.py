@@ -18,17 +18,15 @@ from ddm.groups.partition import Partition
 from ddm.plots import html
 from ddm.truth.effects import EffectQuery, Effects, measure_effects, predict_effects
 from ddm.truth.evidence import Removal
-from ddm.truth.figures import FIGURES, Figure, estimate_figures, label_of, noise_ceilings, score_figures
+from ddm.truth.figures import FIGURES, estimate_figures, label_of, noise_ceilings, probability_error, score_figures
 from ddm.truth.retraining import NO_ROWS, Retraining, group_rows
+from ddm.truth.verdict import KEYS, NOISE, REJECTED, judge_all, verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
 SAME, OTHER = "same run", "other run"
 """Retraining with the target's own batch order, and with other orders."""
-
-KEYS = ("value", "low", "high", "retrain", "ceiling")
-"""The numbers of each figure; see ``Audit``."""
 
 DEFAULT_GROUPS = 10
 """Groups that an audit retrains without by default; all groups if there are fewer."""
@@ -53,6 +51,7 @@ class Audit:
     samples:   number of test samples and of validation samples
     trainings: number of retrainings
     seconds:   mean duration of a retraining on one thread
+    error:     90 % of the changes of the correct class's probability are predicted within this; None if not measured
     """
 
     figures: Mapping[str, Mapping[str, Mapping[str, float | None]]]
@@ -62,11 +61,21 @@ class Audit:
     samples: tuple[int, int]
     trainings: int
     seconds: float
+    error: float | None = None
 
     @property
     def sentence(self) -> str:
         """The verdict: the uses for which to trust this datamodel, and those for which not to."""
-        return verdict(self)
+        return verdict(self.figures[SAME], self.error)
+
+    def doubt(self, figure: str) -> str | None:
+        """A sentence that says why answers that rest on a figure are not to be trusted; None if they are."""
+        judgement = judge_all(self.figures[SAME]).get(figure)
+        if judgement not in REJECTED:
+            return None
+        use = FIGURES[figure].use or ""
+        why = "another retraining says something else" if judgement == NOISE else "retraining says something else"
+        return f"Not to be trusted here, because {why} ({use[0].lower()}{use[1:]}: {judgement})."
 
     def to_dict(self) -> dict[str, Any]:
         """All fields and the sentence as JSON values."""
@@ -76,7 +85,7 @@ class Audit:
     def from_dict(cls, values: Mapping[str, Any]) -> Audit:
         """Read an audit that ``to_dict`` wrote."""
         try:
-            known = {name: values[name] for name in cls.__dataclass_fields__}
+            known = {name: values[name] for name in cls.__dataclass_fields__ if name != "error" or name in values}
             audit = cls(**known | {"groups": tuple(known["groups"]), "samples": tuple(known["samples"])})
             _check(audit)
             return audit
@@ -122,7 +131,9 @@ def _check(audit: Audit) -> None:
             numbers = [figure[key] for key in KEYS]
             if not all(number is None or math.isfinite(number) for number in numbers):
                 raise ValueError("figures must be finite")
-    verdict(audit)
+    if audit.error is not None and not 0 <= audit.error <= 1:
+        raise ValueError("the error must be a fraction")
+    _ = audit.sentence
 
 
 def audit(
@@ -164,6 +175,7 @@ def audit(
     true = [measure_effects(retraining, partition, query, order) for order in range(orders)]
     return Audit(
         figures=compare_effects(predicted, true, seed),
+        error=probability_error(predicted, true[0]),
         groups=tuple(partition.names[k] for k in chosen),
         unions=len(together),
         orders=orders,
@@ -210,83 +222,6 @@ def draw_stratified(effects: np.ndarray, count: int, seed: int = 0) -> np.ndarra
     generator = np.random.default_rng(seed)
     strata = np.array_split(np.argsort(effects, kind="stable"), count)
     return np.sort([int(generator.choice(stratum)) for stratum in strata])
-
-
-def verdict(audit: Audit) -> str:
-    """The verdict in one line: one sentence per judgement, each naming the uses that it covers."""
-    table = audit.figures[SAME]
-    measured = {
-        figure: table[name] for name, figure in FIGURES.items() if name in table and table[name]["value"] is not None
-    }
-    judged = {figure: _judge(figure, numbers) for figure, numbers in measured.items() if figure.use is not None}
-    sentences = [] if judged else ["Nothing could be measured, so retrain without more groups"]
-    for judgement, opening in _OPENINGS.items():
-        uses = [f"{figure.use} ({_evidence(measured[figure])})" for figure in judged if judged[figure] == judgement]
-        if uses:
-            sentences.append(f"{opening} {_listed(uses)}")
-    for figure, numbers in measured.items():
-        if _unusual(figure, numbers):
-            sentences.append(figure.warning.format(value=numbers["value"]))
-    return ". ".join(sentences) + "."
-
-
-_OPENINGS = {
-    "yes": "Trust it to",
-    "no": "Do not trust it to",
-    "poor": "It is as good as another retraining, which is poor here, so fewer and larger groups are needed to",
-    "unsure": "More retrainings are needed to say whether it can",
-    "noise": "Two retrainings do not agree with each other here, so fewer and larger groups are needed to",
-}
-"""How the sentence about each judgement begins; the uses follow."""
-
-_NOISE = 0.1
-"""If another retraining scores less than this, retraining is mostly noise and cannot judge a datamodel."""
-
-
-def _judge(figure: Figure, numbers: Mapping[str, float | None]) -> str:
-    """The judgement of a figure.
-
-    yes:    the interval lies above chance, and the value reaches the bar
-    poor:   the interval lies above chance, and the value reaches another retraining's score, but that score is below
-            the figure's floor
-    noise:  another retraining scores close to nothing
-    no:     the value is below the bar, and so is the interval
-    unsure: the value is below the bar, but the interval contains the bar
-    """
-    value, low, high, retrain, ceiling = (numbers[key] for key in KEYS)
-    assert value is not None
-    if retrain is not None and retrain < _NOISE:
-        return "noise"
-    reference = ceiling if ceiling is not None else retrain
-    enough = figure.share * max(reference or 0.0, 0.0)
-    if retrain is not None:
-        enough = min(enough, retrain)
-    bar = max(figure.floor, enough)
-    above_chance = low is not None and low > 0
-    if above_chance and value >= bar:
-        return "yes"
-    if above_chance and value >= enough and retrain is not None and retrain < figure.floor:
-        return "poor"
-    return "unsure" if low is None or high is None or high >= bar else "no"
-
-
-def _unusual(figure: Figure, numbers: Mapping[str, float | None]) -> bool:
-    low, high = figure.usual
-    value = numbers["value"]
-    return value is not None and not low <= value <= high
-
-
-def _evidence(numbers: Mapping[str, float | None]) -> str:
-    text = f"score {numbers['value']:.2f}"
-    if numbers["retrain"] is not None:
-        text += f", another retraining {numbers['retrain']:.2f}"
-    if numbers["ceiling"] is not None:
-        text += f", ceiling {numbers['ceiling']:.2f}"
-    return text
-
-
-def _listed(items: list[str]) -> str:
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 def _mean(values: list[float]) -> float | None:

@@ -45,7 +45,8 @@ class Figure:
     effects: selects the effects that the figure compares, as an array of groups (or unions) × samples
     score:   computes the figure from an array of predicted effects and one of true effects
     ranks:   True for a rank correlation; only these have a noise ceiling
-    use:     what users can do if the figure is good enough, a phrase after "Trust it to"; None if it supports no use
+    use:     what the datamodel does well if the figure is good enough, to be answered by yes or no; None if it
+             supports no use
     floor:   smallest value that is good enough, however poorly another retraining scores
     share:   fraction of the ceiling (without a ceiling: of another retraining's score) that is good enough
     usual:   lowest and highest value that need no warning
@@ -100,7 +101,7 @@ _ALL = (
         meaning="how well it finds the group with the largest effect on a prediction (1 always finds it, 0 is chance)",
         effects=lambda effects: effects.shift,
         score=oracle_fraction,
-        use="find the group behind a prediction",
+        use="Finds the group behind a prediction",
         floor=0.5,
         share=0.75,
     ),
@@ -111,7 +112,7 @@ _ALL = (
         effects=lambda effects: effects.margin,
         score=mean_spearman,
         ranks=True,
-        use="order all groups by their effect on a prediction",
+        use="Orders groups by their effect on a prediction",
         floor=0.2,
     ),
     Figure(
@@ -121,7 +122,7 @@ _ALL = (
         effects=lambda effects: effects.validation[:, None],
         score=mean_spearman,
         ranks=True,
-        use="order groups by their effect on the validation loss",
+        use="Orders harmful groups",
         floor=0.3,
     ),
     Figure(
@@ -131,7 +132,7 @@ _ALL = (
         effects=lambda effects: effects.unions,
         score=mean_spearman,
         ranks=True,
-        use="say what removing many groups at once does",
+        use="Foresees the removal of many groups",
         floor=0.3,
     ),
     Figure(
@@ -179,6 +180,17 @@ def estimate_figures(predicted: Effects, true: Effects, *, seed: int = 0) -> dic
         name: _bootstrap(figure.score, figure.effects(predicted), figure.effects(true), seed)
         for name, figure in FIGURES.items()
     }
+
+
+def probability_error(predicted: Effects, true: Effects) -> float:
+    """90 % of the changes of the correct class's probability are predicted within this, over groups and samples."""
+
+    def probability(log_odds: np.ndarray) -> np.ndarray:
+        found: np.ndarray = 0.5 * (1 + np.tanh(log_odds / 2))
+        return found
+
+    changes = (probability(one.base + one.margin) - probability(one.base) for one in (predicted, true))
+    return float(np.quantile(np.abs(np.subtract(*changes)), 0.9))
 
 
 def noise_ceilings(retrainings: list[Effects]) -> dict[str, float]:
