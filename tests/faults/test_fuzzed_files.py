@@ -195,9 +195,9 @@ NAMES = (
 @pytest.fixture(scope="module")
 def readers(tiny_run, tmp_path_factory) -> dict[str, Reader]:
     run = Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("files") / "run"))
-    network = networks.ConvNet((1, 4, 4), 2, width=2, depth=1)
-    networks.save(network, run / "network.safetensors")
-    networks.save(WeightedSum([network, network], [2.0, -1.0]), run / "sum.safetensors")
+    parts = [networks.ConvNet((1, 4, 4), 2, width=2, depth=1) for _ in range(2)]
+    networks.save(parts[0], run / "network.safetensors")
+    networks.save(WeightedSum(parts, [2.0, -1.0]), run / "sum.safetensors")
     effects = Effects(*(np.ones(shape, np.float32) for shape in ((2, 2), (2, 2), (2,), (3, 2), (2,))))
     Outcome(effects, Cost(1.0, 2.0, 3)).save(run / "outcome.safetensors")
     _small_truth().save(run / "truth.safetensors")
