@@ -34,6 +34,7 @@ from ddm.data.readers import cifar, idx, npz
 from ddm.distil.kept import KeptResponses
 from ddm.distil.synset import Synset
 from ddm.groups.partition import Partition
+from ddm.networks.weighted_sum import WeightedSum
 from ddm.runs import manifest, partition_file
 from ddm.runs.config import Config
 from ddm.training.steps import Steps, TensorSteps
@@ -159,7 +160,10 @@ def _readers(run: Path) -> dict[str, Reader]:
             partition_file.load_partition,
         ),
         "network": Reader(
-            "file.safetensors", files("network.safetensors"), mutations.changed_safetensors, networks.load
+            "file.safetensors",
+            files("network.safetensors", "sum.safetensors"),
+            mutations.changed_safetensors,
+            networks.load,
         ),
         "outcome": Reader(
             "file.safetensors", files("outcome.safetensors"), mutations.changed_safetensors, Outcome.load
@@ -191,7 +195,9 @@ NAMES = (
 @pytest.fixture(scope="module")
 def readers(tiny_run, tmp_path_factory) -> dict[str, Reader]:
     run = Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("files") / "run"))
-    networks.save(networks.ConvNet((1, 4, 4), 2, width=2, depth=1), run / "network.safetensors")
+    parts = [networks.ConvNet((1, 4, 4), 2, width=2, depth=1) for _ in range(2)]
+    networks.save(parts[0], run / "network.safetensors")
+    networks.save(WeightedSum(parts, [2.0, -1.0]), run / "sum.safetensors")
     effects = Effects(*(np.ones(shape, np.float32) for shape in ((2, 2), (2, 2), (2,), (3, 2), (2,))))
     Outcome(effects, Cost(1.0, 2.0, 3)).save(run / "outcome.safetensors")
     _small_truth().save(run / "truth.safetensors")

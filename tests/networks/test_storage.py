@@ -8,8 +8,10 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from ddm.compute.tensors import read_metadata, read_tensors, write_tensors
 from ddm.errors import InputError
 from ddm.networks import ConvNet, load, save
+from ddm.networks.weighted_sum import WeightedSum
 
 from .conftest import small
 
@@ -81,6 +83,102 @@ def test_a_failed_save_changes_no_files(tmp_path):
 def test_saving_a_users_module_is_refused(tmp_path):
     with pytest.raises(InputError, match="state_dict"):
         save(nn.Linear(2, 2), tmp_path / "network.safetensors")
+
+
+# --- weighted sums ---
+
+
+def weighted_sum(name="convnet", dtype=torch.float32, **options):
+    """A weighted sum of three networks that differ in their parameters."""
+    networks = [trained(name, **options) for _ in range(3)]
+    with torch.no_grad():
+        for number, network in enumerate(networks):
+            network.classifier.weight += number
+    return WeightedSum([network.to(dtype) for network in networks], [1.0, -0.25, 1 / 3])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_loaded_weighted_sum_equals_the_saved_one(name, dtype, tmp_path):
+    network = weighted_sum(name, dtype, seed=3)
+    save(network, tmp_path / "network.safetensors")
+    again = load(tmp_path / "network.safetensors")
+    x = torch.randn(2, 3, 9, 7, dtype=dtype)
+    assert isinstance(again, WeightedSum)
+    assert not again.training
+    assert torch.equal(again.weights, network.weights)
+    assert torch.equal(again(x), network(x))
+    assert [part.spec for part in again.networks] == [part.spec for part in network.networks]
+    save(again, tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "network.safetensors").read_bytes()
+
+
+def test_each_network_of_a_weighted_sum_keeps_its_running_statistics(tmp_path):
+    networks = [ConvNet((1, 8, 8), 2, width=4, norm="batch") for _ in range(2)]
+    for shift, network in enumerate(networks):
+        network(torch.randn(8, 1, 8, 8) + 3 * shift)
+    network = WeightedSum(networks, [0.5, 0.5])
+    save(network, tmp_path / "network.safetensors")
+    x = torch.randn(2, 1, 8, 8)
+    assert torch.equal(load(tmp_path / "network.safetensors")(x), network(x))
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        WeightedSum([nn.Linear(2, 2)], [1.0]),
+        WeightedSum([ConvNet(), nn.Linear(2, 2)], [1.0, 1.0]),
+        WeightedSum([ConvNet(), ConvNet(width=4)], [1.0, 1.0]),
+        WeightedSum([], []),
+    ],
+    ids=["users module", "one users module", "two architectures", "nothing"],
+)
+def test_saving_another_weighted_sum_is_refused(network, tmp_path):
+    with pytest.raises(InputError, match="state_dict"):
+        save(network, tmp_path / "network.safetensors")
+    assert not os.listdir(tmp_path)
+
+
+def _changed_sum(change):
+    """Damage that changes the tensors, and the metadata, of a weighted sum."""
+
+    def write(path):
+        save(weighted_sum(), path)
+        tensors, metadata = read_tensors(path), read_metadata(path)
+        change(tensors, metadata)
+        write_tensors(path, tensors, metadata)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _changed_sum(lambda tensors, metadata: tensors.pop("weights")),
+        _changed_sum(lambda tensors, metadata: tensors.update(weights=torch.tensor(1.0))),
+        _changed_sum(lambda tensors, metadata: tensors.update(weights=torch.ones(0))),
+        _changed_sum(lambda tensors, metadata: tensors.update(weights=torch.ones(2))),
+        _changed_sum(lambda tensors, metadata: tensors.update(weights=torch.ones(3, 1))),
+        _changed_sum(lambda tensors, metadata: tensors.update(weights=torch.full((3,), torch.nan))),
+        _changed_sum(lambda tensors, metadata: tensors.pop("networks.1.classifier.bias")),
+        _changed_sum(lambda tensors, metadata: tensors.update(more=torch.ones(1))),
+        _changed_sum(
+            lambda tensors, metadata: tensors.update({"networks.3.bias": tensors.pop("networks.2.classifier.bias")})
+        ),
+        _changed_sum(lambda tensors, metadata: tensors.update({"networks.1.classifier.bias": torch.ones(5)})),
+        _changed_sum(lambda tensors, metadata: metadata.update(weighted_sum=3)),
+        _changed_sum(lambda tensors, metadata: metadata.update(weighted_sum={})),
+        _changed_sum(lambda tensors, metadata: metadata["weighted_sum"].update(classes=5)),
+        _changed_sum(lambda tensors, metadata: metadata.update(network=metadata.pop("weighted_sum"))),
+    ],
+)
+def test_a_broken_weighted_sum_is_refused(damage, tmp_path):
+    path = tmp_path / "network.safetensors"
+    damage(path)
+    with pytest.raises(InputError, match=r"network\.safetensors"):
+        load(path)
+
+
+# --- broken files ---
 
 
 def _truncated(path):

@@ -276,14 +276,14 @@ def test_a_figure_added_to_the_registry_appears_in_every_output(capsys, monkeypa
         meaning="what it is good for",
         effects=lambda effects: effects.margin,
         score=lambda found, true: 0.3,
-        use="do something new",
+        use="Does something new",
         floor=0.4,
     )
     monkeypatch.setitem(FIGURES, "added", added)
     one = effects(np.random.default_rng(0).normal(size=(5, 4)))
     audit = replace(made(), figures=compare_effects(one, [one, one]))
     assert Audit.from_dict(json.loads(json.dumps(audit.to_dict()))).figures[SAME]["added"]["value"] == 0.3
-    assert "do something new (score 0.30, another retraining 0.30)" in audit.sentence
+    assert "Does something new: as well as another retraining" in audit.sentence
     said = shown(audit, capsys)
     assert "my figure: what it is good for" in said["table"]
     for where, text in said.items():
@@ -340,13 +340,14 @@ def test_an_audit_has_figures_for_both_runs_and_leaves_no_temporary_files(audite
 
 def test_the_figures_of_an_audit_agree_with_its_retrainings(audited, digits, tmp_path):
     test = digits.test[:10]
+    models = audited.models  # each retraining is predicted before it is used
     found = audited.audit(test, retrain=3, unions=0, seeds=3, directory=tmp_path, workers=1, seed=2)
     assert len(list(tmp_path.glob("*.safetensors"))) == (1 + 3) * 3 == found.trainings
     assert found == audited.audit(test, retrain=3, unions=0, seeds=3, directory=tmp_path, workers=1, seed=2)
     groups = np.sort([audited.partition.index(name) for name in found.groups])
     asked = EffectQuery(test, test, groups, np.zeros((0, 30), dtype=bool))
     retraining = Retraining(audited.target, digits.train, tmp_path, workers=1)
-    mine = predict_effects(audited._clusters, asked)
+    mine = predict_effects(models, asked)
     true = [measure_effects(retraining, audited.partition, asked, order) for order in range(3)]
     figures = found.figures[SAME]
     assert figures["rho"]["value"] == pytest.approx(score_figures(mine, true[0])["rho"])

@@ -117,7 +117,15 @@ class Draws:
 
 def make_draws(models: RefinedModels, x: Tensor, fast: bool = False, seed: int = 0) -> Draws:
     """Draws of the standardised error of the outputs of inputs ``x (n, ...)``."""
-    missed, variances = models.residuals.deviations(x, fast)
+    return draw_errors(*models.residuals.deviations(x, fast), seed)
+
+
+def draw_errors(missed: Tensor, variances: np.ndarray, seed: int = 0) -> Draws:
+    """Draws of the standardised error, from what predictions of R retrainings missed.
+
+    missed:    what each retraining shows that the others do not predict ``(R, n, L)``
+    variances: its predicted variances ``(R,)``
+    """
     missed = missed / torch.as_tensor(variances).sqrt().to(missed)[:, None, None]
     count = len(missed)
     if count < ENOUGH:
@@ -128,5 +136,6 @@ def make_draws(models: RefinedModels, x: Tensor, fast: bool = False, seed: int =
     elif 2 * count > _MOST:
         missed = missed[torch.as_tensor(np.linspace(0, count - 1, _MOST // 2).round().astype(int))]
     draws = torch.cat([missed, -missed])
-    outside = int((1 - LEVEL) / 2 * (len(draws) + 1))
+    # A new error is the j-th largest of these and itself, in absolute value, with probability 1 / (len(missed) + 1).
+    outside = int((1 - LEVEL) * (len(missed) + 1) + 1e-9)
     return Draws(draws, max(0, outside - 1))

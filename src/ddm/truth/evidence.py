@@ -60,11 +60,13 @@ class Evidence:
     ) -> Evidence:
         """The networks of M retrainings ``(M, K)`` in batch orders ``(M,)``, and those of their orders on all groups.
 
-        Unions of much of the data are left out: what they do together says little about single groups.
+        Removals that are not ``informative`` are left out.
 
         data: fingerprint of the training set
         """
-        usable = (removed.sum(1) == 1) | (removed @ partition.shares <= MAX_SHARE)
+        usable = informative(partition, removed)
+        if not usable.any():
+            raise InputError("each of these retrainings lacks too much data to say something about single groups.")
         removed, orders = removed[usable], orders[usable]
         nothing = np.zeros((1, len(partition)), dtype=bool)
         target, states, rows, found = retraining.target, [], [], []
@@ -116,6 +118,7 @@ class Evidence:
 
     def join(self, other: Evidence) -> Evidence:
         """All retrainings of both, each once."""
+        other.check_made_for(self.origin, self.names)
         known = set(self.keys)
         new = [position for position, key in enumerate(other.keys) if key not in known]
         added = other._rows(np.array(new, dtype=np.int64))
@@ -128,8 +131,9 @@ class Evidence:
         )
 
     def without(self, keys: Sequence[Removal]) -> Evidence | None:
-        """The evidence without some retrainings, as it would be if they had not been made; None if none is left."""
-        left = [position for position, key in enumerate(self.keys) if key not in set(keys) or not any(key[0])]
+        """The evidence without some retrainings; None if none is left. The posterior's parameters stay as they are."""
+        dropped = set(keys)
+        left = [position for position, key in enumerate(self.keys) if key not in dropped or not any(key[0])]
         found = self._rows(np.array(left, dtype=np.int64))
         return found if len(found) else None
 
@@ -193,11 +197,21 @@ class Evidence:
             raise InputError(f"the evidence is about other groups than those of this run: {_ADVICE}.")
 
     def check_size(self, target: Target) -> None:
-        """Refuse networks of another shape than the target's."""
-        shapes = {name: tuple(tensor.shape) for name, tensor in target.fixed.items()}
-        given = {name: tuple(tensor.shape[1:]) for name, tensor in self.fixed.items()}
-        if self.theta.shape[1] != target.flat.size or given != shapes:
+        """Refuse networks with tensors of other shapes or types than the target's."""
+        wanted = {name: (tensor.shape, tensor.dtype) for name, tensor in target.fixed.items()}
+        given = {name: (tensor.shape[1:], tensor.dtype) for name, tensor in self.fixed.items()}
+        theta = self.theta.shape[1:], self.theta.dtype
+        if theta != (target.theta.shape, target.theta.dtype) or given != wanted:
             raise InputError(f"the evidence holds other networks than the one of this run: {_ADVICE}.")
+
+
+def informative(partition: Partition, removed: np.ndarray) -> np.ndarray:
+    """True for removals ``(M, K)`` whose retraining says something about single groups ``(M,)``.
+
+    Unions of much of the data do not: what their groups do together is more than what each does.
+    """
+    single_or_small: np.ndarray = (removed.sum(1) == 1) | (removed @ partition.shares <= MAX_SHARE)
+    return single_or_small & ~removed.all(1)
 
 
 def _check(found: Evidence, removed: Tensor) -> None:

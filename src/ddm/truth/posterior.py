@@ -43,6 +43,9 @@ _SIZE_DEVIATION = 0.25
 _LOG_DEVIATION = 1.5
 """Standard deviation of the logarithm of each variance around its usual value before any retraining was made."""
 
+_LARGEST = 1e9
+"""Largest size or variance in a file: more than ``fit_spread`` finds, and small enough for the covariance."""
+
 _QUIET = 0.05
 """Share of the median mean square of residuals that is added to each, so that quiet samples do not dominate."""
 
@@ -72,9 +75,10 @@ class Spread:
     def from_dict(cls, values: Mapping[str, Any]) -> Spread:
         """Read what ``to_dict`` wrote. Raises ValueError, KeyError or TypeError if it is damaged."""
         found = cls(**{field.name: values[field.name] for field in fields(cls)})
-        if not all(is_finite(value) and value > 0 for name, value in asdict(found).items() if name != "scale"):
+        variances = [value for name, value in asdict(found).items() if name != "scale"]
+        if not all(is_finite(value) and 0 < value <= _LARGEST for value in variances):
             raise ValueError("the variances are not positive numbers")
-        if not is_finite(found.scale):
+        if not is_finite(found.scale) or abs(found.scale) > _LARGEST:
             raise ValueError("the size is not a number")
         return found
 
@@ -89,7 +93,8 @@ class Spread:
         shared = first @ second.T
         in_order = (orders[:, None] == other_orders) & (orders[:, None] != GENERAL)
         changed = np.outer(first.any(1), second.any(1))
-        same = in_order & changed & (first[:, None] == second).all(2)
+        numbers, other_numbers = _number_rows(first, second)
+        same = in_order & changed & (numbers[:, None] == other_numbers)
         size = np.abs(first).sum(1)
         chance = 1 + self.together * np.maximum(size * (size - 1), 0)
         total: np.ndarray = self.group * shared + in_order * (self.order * shared + changed * self.base)
@@ -146,6 +151,8 @@ def fit_spread(removed: np.ndarray, orders: np.ndarray, changes: np.ndarray, pre
     predicted: the changes ê that the datamodel predicted
     """
     usual = Spread()
+    if not np.square(changes - predicted).any():
+        return usual  # nothing was missed, so nothing is known about what is missed
     free = _free(removed, orders)
     grams = _grams(changes, predicted)
 
@@ -170,6 +177,15 @@ def fit_spread(removed: np.ndarray, orders: np.ndarray, changes: np.ndarray, pre
     return spread_at(minimize(badness, start, method="Nelder-Mead", options=options).x)
 
 
+def _number_rows(*tables: np.ndarray) -> list[np.ndarray]:
+    """A number for each row of each table; equal rows have equal numbers."""
+    numbers: dict[bytes, int] = {}
+    return [
+        np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in table + 0.0], dtype=np.int64)  # no −0
+        for table in tables
+    ]
+
+
 def _free(removed: np.ndarray, orders: np.ndarray) -> list[str]:
     """The variances on which these retrainings have something to say."""
     several = ["group"] if len(np.unique(orders)) > 1 else []
@@ -183,7 +199,8 @@ def _grams(changes: np.ndarray, predicted: np.ndarray) -> tuple[np.ndarray, np.n
     Each sample's outputs are divided by the size of its residuals, so that a few unstable samples do not decide.
     """
     square = np.square(changes - predicted).mean((0, 2))
-    scale = np.sqrt(square + max(_QUIET * np.median(square), np.finfo(float).tiny))[:, None]
+    usual = np.median(square[square > 0])
+    scale = np.sqrt(square + _QUIET * usual)[:, None]
     true, guess = ((values / scale).reshape(len(changes), -1) for values in (changes, predicted))
     count = true.shape[1]
     return true @ true.T / count, true @ guess.T / count, guess @ guess.T / count

@@ -10,22 +10,48 @@ every input, so a refined model is a weighted sum of networks.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ddm.counterfactual import designs
-from ddm.counterfactual.displaced import BUDGET, Models
+from ddm.counterfactual.displaced import Models
 from ddm.networks.state import State
 from ddm.networks.weighted_sum import WeightedSum
 from ddm.truth.evidence import Evidence
 
+_KEPT = 2**27
+"""Maximum bytes of the logits of a question that are remembered."""
+
+_TOGETHER = 2**22
+"""Maximum logits per stack."""
+
 _NO_WEIGHT = 1e-9
 """Networks with a smaller weight than this are left out of a weighted sum."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Question:
+    """What is remembered about inputs that were asked about.
+
+    x, fast:   the inputs ``(n, ...)``, copied because the caller may change them, and how their logits are computed
+    logits:    logits ``(1 + needed, n, L)`` of the target and without each needed group; None if they are too large
+    residuals: ``(R, n, L)``
+    """
+
+    x: Tensor
+    fast: bool
+    logits: Tensor | None
+    residuals: Tensor
+
+    def asks(self, x: Tensor, fast: bool) -> bool:
+        """True if this is the question about ``x``."""
+        alike = (x.shape, x.dtype, x.device) == (self.x.shape, self.x.dtype, self.x.device)
+        return alike and fast == self.fast and torch.equal(x, self.x)
 
 
 class Residuals:
@@ -40,32 +66,40 @@ class Residuals:
         self.posterior = evidence.posterior
         self.scale = evidence.spread.scale
         self.needed = np.flatnonzero(self.posterior.removed.any(0))
-        self._last: tuple[Tensor, bool, Tensor] | None = None
-        self._lock = threading.Lock()
+        self._last: _Question | None = None
 
-    def of(self, x: Tensor, fast: bool = False, known: Tensor | None = None) -> Tensor:
-        """Residuals r ``(R, n, L)`` of the logits of inputs ``x (n, ...)``.
+    def of(self, x: Tensor, fast: bool = False) -> Tensor:
+        """Residuals r ``(R, n, L)`` of the logits of inputs ``x (n, ...)``."""
+        return self.ask(x, fast).residuals
 
-        known: logits ``(1 + needed, n, L)`` of the target and without each needed group, if they are at hand
-        """
-        with self._lock:
-            last = self._last
-        if last is not None and last[0] is x and last[1] == fast:
-            return last[2]
-        found = self.changes(x) - self.scale * self.predicted(x, fast, known)
-        with self._lock:
-            self._last = (x, fast, found)
-        return found
+    def ask(self, x: Tensor, fast: bool = False) -> _Question:
+        """Residuals and logits of inputs ``x (n, ...)``. They depend on nothing that was asked before."""
+        last = self._last  # read once: other threads may ask too
+        if last is not None and last.asks(x, fast):
+            return last
+        logits = torch.cat(list(self.groups.stacks(self.singles, x, fast=fast))) if self._can_keep(x) else None
+        found = self.changes(x) - self.scale * self.predicted(x, fast, logits)
+        self._last = asked = _Question(x.clone(), fast, logits, found)
+        return asked
+
+    def _can_keep(self, x: Tensor) -> bool:
+        """True if the logits of inputs ``x`` without each needed group fit in memory."""
+        target = self.groups.target
+        values = (1 + len(self.needed)) * len(x) * target.outputs(x[:1]).shape[1]
+        return values * target.theta.element_size() <= _KEPT
 
     def changes(self, x: Tensor) -> Tensor:
         """What each retraining changed ``(R, n, L)``."""
         return self.evidence.changes(self.groups.target, x)
 
-    def predicted(self, x: Tensor, fast: bool = False, known: Tensor | None = None) -> Tensor:
-        """What the datamodel predicts for each retraining ``(R, n, L)``: the sum over its groups."""
+    def predicted(self, x: Tensor, fast: bool = False, logits: Tensor | None = None) -> Tensor:
+        """What the datamodel predicts for each retraining ``(R, n, L)``: the sum over its groups.
+
+        logits: logits ``(1 + needed, n, L)`` of the target and without each needed group, if they are at hand
+        """
         amounts = torch.as_tensor(self.posterior.removed[:, self.needed]).to(self.groups.target.theta)
-        if known is not None:
-            return torch.einsum("rk,knl->rnl", amounts, known[1:] - known[0])
+        if logits is not None:
+            return torch.einsum("rk,knl->rnl", amounts, logits[1:] - logits[0])
         total, base, start = None, None, 0
         for stack in self.groups.stacks(self.singles, x, fast=fast):
             if base is None or total is None:
@@ -141,7 +175,9 @@ class RefinedModels(Models):
 
     def gains(self, removed: np.ndarray | Tensor) -> np.ndarray:
         """The weights ``(M, R)`` of the residuals, for perturbations ``removed (M, K)``."""
-        return self.residuals.posterior.gains(np.asarray(removed), self.order) * self.corrected(removed)[:, None]
+        every = self.residuals.posterior.gains(np.asarray(removed), self.order)
+        found: np.ndarray = every * self.corrected(removed)[:, None]
+        return found
 
     def scales(self, removed: np.ndarray | Tensor) -> np.ndarray:
         """By how much the unrefined changes are multiplied ``(M,)``."""
@@ -155,30 +191,33 @@ class RefinedModels(Models):
 
     def stacks(self, removed: np.ndarray | Tensor, x: Tensor, *, fast: bool = False) -> Iterator[Tensor]:
         """Logits ``(m, n, L)`` of the target and then of each refined model, in batches of a few models."""
-        rows = self._check(removed)
+        rows, known = self._check(removed), self.residuals.ask(x, fast)
         gains, scales = torch.as_tensor(self.gains(rows)), torch.as_tensor(self.scales(rows))
-        gains, scales = torch.cat([gains[:1] * 0, gains]), torch.cat([scales[:1], scales])
-        base, start, outputs, residuals = None, 0, *self._unrefined(rows, x, fast)
-        for stack in outputs:
+        gains = torch.cat([gains.new_zeros(1, gains.shape[1]), gains])  # the target stays as it is
+        scales = torch.cat([scales.new_ones(1), scales])
+        base, start = None, 0
+        for stack in self._unrefined(rows, x, fast, known.logits):
             base = stack[0] if base is None else base
             now = slice(start, start + len(stack))
-            corrections = torch.einsum("mr,rnl->mnl", gains[now].to(residuals), residuals)
+            corrections = torch.einsum("mr,rnl->mnl", gains[now].to(stack), known.residuals)
             yield base + scales[now].to(stack)[:, None, None] * (stack - base) + corrections
             start += len(stack)
 
-    def _unrefined(self, removed: Tensor, x: Tensor, fast: bool) -> tuple[Iterator[Tensor], Tensor]:
-        """The unrefined stacks, and the residuals. Models that both need are evaluated once if the logits fit."""
-        residuals = self.residuals
-        values = (len(removed) + len(residuals.needed)) * len(x) * len(self.target.outputs(x[:1])[0])
-        if values * self.target.theta.element_size() > BUDGET:
-            return self.prior.stacks(removed, x, fast=fast), residuals.of(x, fast)
-        singles = torch.as_tensor(residuals.singles).to(removed)
-        rows, place = torch.cat([singles, removed]).unique(dim=0, return_inverse=True)
-        outputs = torch.cat(list(self.prior.stacks(rows, x, fast=fast)))
-        place = torch.cat([torch.zeros(1, dtype=torch.long), place + 1]).to(outputs.device)
-        count = 1 + len(singles)
-        asked = torch.cat([place[:1], place[count:]])
-        return iter([outputs[asked]]), residuals.of(x, fast, outputs[place[:count]])
+    def _unrefined(self, removed: Tensor, x: Tensor, fast: bool, logits: Tensor | None) -> Iterator[Tensor]:
+        """The unrefined stacks. Models whose ``logits`` are known from the residuals are not evaluated again."""
+        if logits is None:
+            yield from self.prior.stacks(removed, x, fast=fast)
+            return
+        singles = {row.tobytes(): place for place, row in enumerate(self.residuals.singles.astype(float), start=1)}
+        places = [singles.get(row.tobytes()) for row in removed.double().numpy() + 0.0]
+        missing = torch.tensor([place is None for place in places], dtype=torch.bool)
+        stacks = self.prior.stacks(removed[missing], x, fast=fast) if missing.any() else iter(())
+        others = islice((model for stack in stacks for model in stack), 1, None)  # without the target
+        yield logits[:1]
+        each = max(1, _TOGETHER // max(1, logits[0].numel()))
+        for start in range(0, len(places), each):
+            now = places[start : start + each]
+            yield torch.stack([next(others) if place is None else logits[place] for place in now])
 
     def network(self, removed: np.ndarray | Tensor) -> nn.Module:
         """The refined model of one perturbation ``removed (K,)``: a weighted sum of networks, in evaluation mode."""

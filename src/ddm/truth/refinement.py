@@ -8,8 +8,9 @@ of one class, do more together than the sum of what they do alone (docs/method.m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from ddm.counterfactual.designs import leave_one_out
 from ddm.counterfactual.displaced import Models
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
-from ddm.truth.evidence import Evidence, Removal
+from ddm.truth.evidence import Evidence, Removal, informative
 from ddm.truth.posterior import fit_spread
 from ddm.truth.refined import Residuals
 from ddm.truth.retraining import Retraining, group_rows
@@ -109,15 +110,30 @@ def plan(
     made:       the retrainings that exist
     general:    spend all of them on batch orders that were not used yet
     """
+<<<<<<< HEAD
     if count < 0:
         raise InputError("the number of retrainings must be 0 or more (--retrain).")
+=======
+    if not isinstance(count, (int, np.integer)) or count < 1:
+        raise InputError("refining needs a whole number of retrainings, at least 1 (--retrain).")
+    if len(partition) < 2:
+        raise InputError("refining needs at least 2 groups: fit with more clusters.")
+>>>>>>> wt-d
     done = set(made)
     if general:
         return _plan_general(partition, importance, count, done, seed)
     repeats = count // 10 if count >= _REPEATED else 0
     requests = _plan_order(partition, importance, count - repeats, done, 0, seed)
+<<<<<<< HEAD
     if count and not requests:
         raise InputError("every group and every union of groups was retrained already: ask your questions.")
+=======
+    if not requests:
+        raise InputError(
+            "every group, and every union of groups that is small enough, was retrained already: ask your questions, "
+            "or retrain in other batch orders (--general)."
+        )
+>>>>>>> wt-d
     again = [(row, 1) for row, _ in requests if (row.tobytes(), 1) not in done]
     return [*requests, *again[:repeats]]
 
@@ -142,31 +158,33 @@ def _plan_order(
     partition: Partition, importance: np.ndarray, count: int, done: set[Removal], order: int, seed: int
 ) -> list[Request]:
     """``count`` retrainings in one batch order, or fewer if all were made."""
-    groups = len(partition)
-    singles = leave_one_out(groups)[np.argsort(-importance, kind="stable")]
-    new = [row for row in singles if (row.tobytes(), order) not in done]
+
+    def new(rows: Iterable[np.ndarray]) -> Iterator[Request]:
+        return ((row, order) for row in rows if (row.tobytes(), order) not in done)
+
+    singles = leave_one_out(len(partition))[np.argsort(-importance, kind="stable")]
+    singles = singles[informative(partition, singles)]
+    unions = list(islice(new(_unions(partition, np.random.default_rng([seed, order]))), count))
+    alone = max(1, round(_SINGLES * count), count - len(unions))
+    chosen = list(islice(new(singles), alone))
+    return [*chosen, *unions[: count - len(chosen)]]
+
+
+def _unions(partition: Partition, generator: np.random.Generator) -> Iterator[np.ndarray]:
+    """Different masks ``(K,)`` of small unions of groups. Each round has every group once."""
+    groups, seen = len(partition), set()
     size = max(2, round(_UNION * groups))
-    alone = count if groups <= size + 1 else max(1, round(_SINGLES * count))
-    chosen = new[:alone]
-    for row in _unions(partition, size, np.random.default_rng([seed, order])) if groups > size + 1 else ():
-        if len(chosen) >= count:
-            break
-        if (row.tobytes(), order) not in done and not any((row == other).all() for other in chosen):
-            chosen.append(row)
-    return [(row, order) for row in chosen[:count]]
-
-
-def _unions(partition: Partition, size: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
-    """Masks ``(K,)`` of unions of about ``size`` groups. Each round has every group once."""
-    groups = len(partition)
     parents = np.zeros(groups, dtype=np.int64) if partition.parents is None else np.asarray(partition.parents)
-    count = max(2, round(groups / size))
+    count = max(2, min(round(groups / size), groups // 2))
     for _ in range(_ROUNDS):
         ranks = generator.permutation(int(parents.max()) + 1)[parents]
         order = np.lexsort((generator.random(groups), ranks))
         unions = np.zeros((count, groups), dtype=bool)
         unions[np.arange(groups) % count, order] = True  # dealt like cards: groups of one class come apart
-        yield from unions
+        for union in unions[informative(partition, unions) & (unions.sum(1) > 1)]:
+            if union.tobytes() not in seen:
+                seen.add(union.tobytes())
+                yield union
 
 
 def announce(retraining: Retraining, partition: Partition, requests: Sequence[Request]) -> None:
