@@ -110,30 +110,22 @@ def plan(
     made:       the retrainings that exist
     general:    spend all of them on batch orders that were not used yet
     """
-<<<<<<< HEAD
-    if count < 0:
-        raise InputError("the number of retrainings must be 0 or more (--retrain).")
-=======
-    if not isinstance(count, (int, np.integer)) or count < 1:
-        raise InputError("refining needs a whole number of retrainings, at least 1 (--retrain).")
+    if not isinstance(count, (int, np.integer)) or count < 0:
+        raise InputError("refining needs a whole number of retrainings, 0 or more (--retrain).")
     if len(partition) < 2:
         raise InputError("refining needs at least 2 groups: fit with more clusters.")
->>>>>>> wt-d
+    if not count:
+        return []
     done = set(made)
     if general:
         return _plan_general(partition, importance, count, done, seed)
     repeats = count // 10 if count >= _REPEATED else 0
     requests = _plan_order(partition, importance, count - repeats, done, 0, seed)
-<<<<<<< HEAD
-    if count and not requests:
-        raise InputError("every group and every union of groups was retrained already: ask your questions.")
-=======
     if not requests:
         raise InputError(
             "every group, and every union of groups that is small enough, was retrained already: ask your questions, "
             "or retrain in other batch orders (--general)."
         )
->>>>>>> wt-d
     again = [(row, 1) for row, _ in requests if (row.tobytes(), 1) not in done]
     return [*requests, *again[:repeats]]
 
