@@ -22,7 +22,12 @@ from torch import Tensor
 
 from ddm.answers.objectives import Objective
 from ddm.answers.question import Batch
+from ddm.truth.evidence import Evidence
 from ddm.truth.refined import RefinedModels
+from ddm.truth.refinement import describe
+
+NO_INTERVALS = "These effects have no intervals yet. Retraining gives them: ddm refine RUN --retrain 20"
+"""What to say beside effects before any retraining."""
 
 LEVEL = 0.9
 """How often the true value shall lie in an interval."""
@@ -130,3 +135,10 @@ def make_draws(models: RefinedModels, x: Tensor, fast: bool = False, seed: int =
     draws = torch.cat([missed, -missed])
     outside = int((1 - LEVEL) / 2 * (len(draws) + 1))
     return Draws(draws, max(0, outside - 1))
+
+
+def describe_evidence(evidence: Evidence) -> str:
+    """How many retrainings refine the effects of groups, in words."""
+    sizes = evidence.removed.sum(1)
+    kinds = describe(*(int(count.sum()) for count in (sizes == 1, sizes > 1, sizes == 0)))
+    return f"{len(sizes)} retrainings refine the effects of groups and give each a {LEVEL:.0%} interval: {kinds}."
