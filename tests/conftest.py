@@ -1,6 +1,7 @@
 """Fixtures that many tests share: a small dataset, target, datamodel and run, and a way to run commands."""
 
 import atexit
+import copy
 import os
 import shutil
 import sys
@@ -48,6 +49,14 @@ def target(digits) -> ddm.Target:
 @pytest.fixture(scope="session")
 def datamodel(target, digits) -> ddm.DistilledDatamodel:
     return ddm.DistilledDatamodel.fit(target, digits.train, clusters=3, curvature=1024, bank=40)
+
+
+@pytest.fixture(scope="session")
+def refined(datamodel) -> ddm.DistilledDatamodel:
+    """The same datamodel with ten retrainings, so that its effects have intervals."""
+    found = copy.copy(datamodel)
+    found.refine(10, workers=1, engine="serial")
+    return found
 
 
 @pytest.fixture(scope="session")

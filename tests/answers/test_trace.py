@@ -1,5 +1,7 @@
 """Traces: the search by class and cluster, and verification by retraining."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -67,6 +69,7 @@ def test_the_strongest_group_for_stability_is_the_one_that_moves_the_prediction_
 
 
 def test_verified_effects_are_those_of_retraining(datamodel, digits, question, tmp_path, capsys):
+    datamodel = copy.copy(datamodel)  # it learns from these retrainings
     found = datamodel.trace(question, verify=2, directory=tmp_path)
     assert "3 retrainings: 2 without one group each, and one with all groups" in capsys.readouterr().err
     candidates = [name for name, _ in found.clusters.top(2)]
@@ -83,6 +86,7 @@ def test_verified_effects_are_those_of_retraining(datamodel, digits, question, t
 
 def test_verified_effects_compare_retrainings_with_each_other_not_with_the_target(datamodel, question):
     """A retraining may differ from the target for other reasons than a removal, such as its number of threads."""
+    datamodel = copy.copy(datamodel)  # it learns from these retrainings
     target = datamodel.target
 
     def biased(rows, order):

@@ -55,6 +55,9 @@ class Attribution:
     beyond:   a sentence that says why some of these models are rough, because they lack too much data; None if none is
     low, high: ``(K, O)`` ends of a 90 % interval of each effect, NaN without retrainings
     basis:    what the intervals rest on; None without retrainings
+    measured_alone: ``(K,)`` True for groups whose effect was measured by retraining without them, in this run
+    one_way:  True if every removal moves the value in the same direction
+    usual:    ``(O,)`` the effect of a group that does not stand out: 0, or the median effect if ``one_way``
     """
 
     names: tuple[str, ...]
@@ -74,11 +77,19 @@ class Attribution:
     low: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
     high: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
     basis: str | None = None
+    measured_alone: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=bool))
+    one_way: bool = False
+    usual: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):
             if not getattr(self, name).size:
                 object.__setattr__(self, name, np.full_like(self.matrix, np.nan))
+        if not self.measured_alone.size:
+            object.__setattr__(self, "measured_alone", np.zeros(len(self.names), dtype=bool))
+        if not self.usual.size:
+            usual = np.nanmedian(self.matrix, axis=0) if self.one_way else np.zeros(self.matrix.shape[1])
+            object.__setattr__(self, "usual", usual)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -101,15 +112,39 @@ class Attribution:
 
     @property
     def stands_out(self) -> np.ndarray:
-        """True for groups ``(K,)`` whose effect is more than noise: its interval excludes what is usual.
+        """True for groups ``(K,)`` whose effect is more than noise: its interval excludes the usual effect.
 
-        Usual is 0 or, for a value that every removal moves in the same direction, the median effect. Without intervals
+        If every removal moves the value in the same direction, an effect must be larger than usual. Without intervals
         nothing is known, and all are True.
         """
-        usual = 0.0 if self.signed else float(np.nanmedian(self.scores))
+        usual = self.usual[self.focus]
         low, high = self.low[:, self.focus], self.high[:, self.focus]
-        out: np.ndarray = ~((low <= usual) & (usual <= high))
+        above, below = low > usual, high < usual
+        if self.one_way:
+            above, below = above & (usual >= 0), below & (usual <= 0)
+        out: np.ndarray = np.isnan(low) | above | below
         return out
+
+    @property
+    def noise(self) -> str:
+        """What "within noise" means, in words."""
+        if not self.one_way:
+            return "within noise: the interval includes 0"
+        usual = units.change_text(float(self.usual[self.focus]), self.fraction)
+        return f"within noise: the interval does not lie beyond the median effect of all groups, {usual}"
+
+    @property
+    def no_stand_out(self) -> str | None:
+        """A sentence that says that no group stands out; None if the strongest does, or without intervals."""
+        best = int(self.order()[0])
+        if self.stands_out[best]:
+            return None
+        median = units.change_text(float(self.usual[self.focus]), self.fraction)
+        usual = f" (the median effect of all groups is {median})" if self.one_way else ""
+        return (
+            f"No single group stands out: the strongest effect, {self.effect_text(best)} without {self.names[best]}, "
+            f"may be noise{usual}."
+        )
 
     def interval(self, group: int) -> tuple[float, float] | None:
         """The interval of a group's effect on the value in focus; None if there is none."""
@@ -137,15 +172,19 @@ class Attribution:
 
     def sort(self) -> Attribution:
         """The same groups, strongest effect first."""
-        order = self.order()
+        return self.of(self.order())
+
+    def of(self, groups: np.ndarray) -> Attribution:
+        """The same attribution of some groups alone, by number."""
         return replace(
             self,
-            names=tuple(self.names[i] for i in order),
-            matrix=self.matrix[order],
-            errors=self.errors[order],
-            sizes=self.sizes[order],
-            low=self.low[order],
-            high=self.high[order],
+            names=tuple(self.names[i] for i in groups),
+            matrix=self.matrix[groups],
+            errors=self.errors[groups],
+            sizes=self.sizes[groups],
+            low=self.low[groups],
+            high=self.high[groups],
+            measured_alone=self.measured_alone[groups],
         )
 
     def top(self, count: int = 5) -> list[tuple[str, float]]:
@@ -166,7 +205,8 @@ class Attribution:
         return pd.DataFrame(columns)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as JSON values; null where an effect could not be measured."""
+        """All fields as JSON values; null where an effect could not be measured or has no interval."""
+        stands_out = self.stands_out
         return {
             "objective": self.objective,
             "meaning": self.meaning,
@@ -186,6 +226,8 @@ class Attribution:
                     "standard_error": _plain(self.errors[i]),
                     "low": _plain(self.low[i]),
                     "high": _plain(self.high[i]),
+                    "measured": bool(self.measured_alone[i]),
+                    "stands_out": bool(stands_out[i]) if self.interval(i) is not None else None,
                 }
                 for i in self.order()
             ],
@@ -209,29 +251,52 @@ class Attribution:
     def _repr_html_(self) -> str:
         ranked, shown = self.sort(), min(10, len(self))
         value = f"{units.value_text(self.baseline[self.focus], self.fraction)} with all groups"
-        headings = ("group removed", "samples", "effect", *(["90 % interval"] if self.has_intervals else []))
-        notes = [f"{shown} of {len(self)} groups; {SIGN}.", *(f"{note}." for note in [self.basis] if note)]
+        headings = ("group removed", "samples", "effect", *(["90 % interval", ""] if self.has_intervals else []))
+        notes = [f"{shown} of {len(self)} groups; {SIGN}.", *self.interval_notes(shown)]
         return (
             html.paragraph(f"Effect of removing each group on: {self.measured} ({value})")
+            + (html.paragraph(self.no_stand_out) if self.no_stand_out else "")
             + html.table(headings, [ranked._cells(i) for i in range(shown)])
             + html.paragraph(" ".join([*notes, self.beyond or ""]).rstrip())
         )
 
     def _cells(self, group: int) -> tuple[str, ...]:
-        """Name, size, effect and, where there are intervals, the interval of a group."""
+        """Name, size, effect and, where there are intervals, the interval of a group and whether it is noise."""
         cells = (self.names[group], str(self.sizes[group]), units.change_text(self.scores[group], self.fraction))
-        return (*cells, self.interval_text(group)) if self.has_intervals else cells
+        return (*cells, self.interval_text(group), self.mark(group)) if self.has_intervals else cells
+
+    def interval_notes(self, count: int) -> list[str]:
+        """Sentences below a table of the ``count`` strongest effects: the basis of the intervals, what noise means."""
+        if self.basis is None:
+            return []
+        shown = self.order()[:count]
+        known = ["measured: by retraining without the group"] if self.measured_alone[shown].any() else []
+        noise = [self.noise] if any(self.mark(i) for i in shown) else []
+        return [f"{note[0].upper()}{note[1:]}." for note in (self.basis, *known, *noise)]
+
+    def mark(self, group: int) -> str:
+        """``within noise`` for a group that does not stand out, unless it was measured; else empty."""
+        return "" if self.stands_out[group] or self.measured_alone[group] else "within noise"
+
+    def effect_text(self, group: int) -> str:
+        """The effect of a group with its unit and, where there is one, its interval."""
+        effect = units.change_text(self.scores[group], self.fraction)
+        if self.interval(group) is None:
+            return effect
+        known = "measured by retraining" if self.measured_alone[group] else f"90 % interval {self.interval_text(group)}"
+        return f"{effect} ({known})"
 
     def interval_text(self, group: int) -> str:
-        """The interval of a group's effect, in the unit of the value; a dash if there is none."""
+        """The interval of a group's effect, in the unit of the value; ``measured`` if it is one point, or a dash."""
         ends = self.interval(group)
         if ends is None:
             return "–"
-        return " to ".join(units.change_number(end, self.fraction) for end in ends)
+        return "measured" if self.measured_alone[group] else units.interval_text(*ends, self.fraction)
 
     def __repr__(self) -> str:
-        strongest = ", ".join(f"{name} {units.change_text(value, self.fraction)}" for name, value in self.top(3))
-        found = f"Attribution of {self.measured} to {len(self):,} groups; strongest effects: {strongest} ({SIGN})"
+        strongest = ", ".join(f"{self.names[i]} {self.effect_text(i)}" for i in self.order()[:3] if self.stands_out[i])
+        effects = f"strongest effects: {strongest or 'none stands out'}"
+        found = f"Attribution of {self.measured} to {len(self):,} groups; {effects} ({SIGN})"
         return found if self.beyond is None else f"{found}. {self.beyond}"
 
 
@@ -271,7 +336,11 @@ def attribute(
     found = fit_attribution(resolved, intervals.watch(outputs), labels, partition, removed, weights, usable, chosen)
     ends = np.full((2, len(partition), found.matrix.shape[1]), np.nan)
     ends[:, removed.argmax(1)] = intervals.of_effects()
-    return replace(found, low=ends[0, chosen], high=ends[1, chosen], basis=intervals.basis)
+    known = np.zeros(len(partition), dtype=bool)
+    known[removed.argmax(1)] = models.variances(removed) == 0
+    return replace(
+        found, low=ends[0, chosen], high=ends[1, chosen], basis=intervals.basis, measured_alone=known[chosen]
+    )
 
 
 def fit_attribution(
@@ -313,6 +382,7 @@ def fit_attribution(
         sizes=partition.sizes[chosen],
         models=len(removed),
         fraction=objective.fraction,
+        one_way=objective.one_way,
         beyond=beyond_reach(partition, removed),
     )
 

@@ -7,14 +7,14 @@ One pass over the K models without a group gives all effects: value without the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ddm.answers.attribution import SIGN, fit_attribution
+from ddm.answers.attribution import SIGN, Attribution, attribute, fit_attribution
 from ddm.answers.confusions import (
     ConfusedPair,
     Confusion,
@@ -41,6 +41,7 @@ from ddm.plots import html
 from ddm.training.losses import SampleLoss
 from ddm.truth.audit import trust_line
 from ddm.truth.effects import cross_entropy
+from ddm.truth.refined import RefinedModels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,6 +72,7 @@ class Finding:
     agreement: fraction of its samples whose label the model without the group predicts
     likely:    the class that this model predicts for most of the other samples; None if there are none
     label:     the class of the group; None if it cuts across classes
+    clear:     False if the effect on the loss may be noise, by the intervals that retrainings give
     """
 
     group: str
@@ -80,6 +82,7 @@ class Finding:
     agreement: float
     likely: str | None
     label: str | None
+    clear: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +103,7 @@ class Diagnosis:
     confusions: kinds of errors, most frequent first
     suspects:   training samples of harmful and noisy groups, the least likely label first
     trust:      the audit's sentence; None without an audit
+    intervals:  the effects on ``loss`` and ``accuracy`` with their intervals; empty without retrainings
     """
 
     classes: tuple[str, ...]
@@ -119,6 +123,7 @@ class Diagnosis:
     confusions: tuple[Confusion, ...]
     suspects: tuple[Suspect, ...]
     trust: str | None
+    intervals: Mapping[str, Attribution] = field(default_factory=dict)
 
     def sentences(self) -> list[str]:
         """The findings in words, the most important first, and how far to trust them last."""
@@ -165,6 +170,7 @@ class Diagnosis:
             "samples": int(self.sizes[k]),
             "agreement": _plain(self.agreement[k]),
             "effects": {name: _plain(effects[k]) for name, effects in self.effects.items()},
+            "intervals": {name: effects.interval(k) for name, effects in self.intervals.items()},
         }
 
     def to_dataframe(self) -> pd.DataFrame:
@@ -204,7 +210,9 @@ def diagnose(models: Models, partition: Partition, batch: Batch, train: Samples,
     pairs = frequent_pairs(baseline, labels, counts)
     values, effects = _measure(models, partition, (batch[0], labels), baseline, pairs)
     checks = check_labels(models, partition, train)
-    findings = {k: _finding(partition, k, effects, check) for k, check in checks.items()}
+    intervals = _find_intervals(models, partition, batch)
+    clear = intervals["loss"].stands_out if intervals else np.ones(len(partition), dtype=bool)
+    findings = {k: _finding(partition, k, effects, check, bool(clear[k])) for k, check in checks.items()}
     noisy = tuple(findings[k] for k in find_mislabelled(checks, effects, partition, counts.sum(1) > 0))
     harmful = _find_harmful(findings, effects["significance"], float(values["loss"]))
     return Diagnosis(
@@ -225,7 +233,16 @@ def diagnose(models: Models, partition: Partition, batch: Batch, train: Samples,
         confusions=tuple(pair.explain(partition, effects["errors"][:, i]) for i, pair in enumerate(pairs)),
         suspects=find_suspects(checks, partition, {finding.group for finding in (*harmful, *noisy)}),
         trust=trust,
+        intervals=intervals,
     )
+
+
+def _find_intervals(models: Models, partition: Partition, batch: Batch) -> dict[str, Attribution]:
+    """The effects on loss and accuracy with their intervals; empty without retrainings."""
+    if not isinstance(models, RefinedModels):
+        return {}
+    removed = designs.leave_one_out(len(partition))
+    return {name: attribute(models, partition, removed, batch, name) for name in ("loss", "accuracy")}
 
 
 def _measure(
@@ -292,7 +309,9 @@ def _significance(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
     return torch.where(error > 0, change.mean() / error.clamp(min=1e-300), 0.0)
 
 
-def _finding(partition: Partition, k: int, effects: Mapping[str, np.ndarray], check: LabelCheck) -> Finding:
+def _finding(
+    partition: Partition, k: int, effects: Mapping[str, np.ndarray], check: LabelCheck, clear: bool
+) -> Finding:
     return Finding(
         group=partition.names[k],
         size=len(check.rows),
@@ -301,15 +320,16 @@ def _finding(partition: Partition, k: int, effects: Mapping[str, np.ndarray], ch
         agreement=check.agreement,
         likely=None if check.likely_instead is None else partition.classes[check.likely_instead],
         label=None if partition.parents is None else partition.classes[partition.parents[k]],
+        clear=clear,
     )
 
 
 def _find_harmful(findings: Mapping[int, Finding], significance: np.ndarray, loss: float) -> tuple[Finding, ...]:
-    """Groups without which the loss is noticeably and significantly lower."""
+    """Groups without which the loss is noticeably, significantly and clearly lower."""
     harmful = [
         finding
         for k, finding in findings.items()
-        if finding.loss < -_NOTICEABLE_LOSS * loss and significance[k] < -_SIGNIFICANT
+        if finding.loss < -_NOTICEABLE_LOSS * loss and significance[k] < -_SIGNIFICANT and finding.clear
     ]
     return tuple(sorted(harmful, key=lambda finding: finding.loss))
 
@@ -392,6 +412,8 @@ def _useless_sentences(useless: Sequence[Finding]) -> list[str]:
 
 def _changes(finding: Finding) -> str:
     """A clause that says how removing a group changes loss and accuracy."""
+    if not finding.clear:
+        return "changes the loss within noise"
     verb = "lowers" if finding.loss < 0 else "raises"
     loss = f"{verb} the loss by {abs(finding.loss):.2g}"
     if finding.accuracy == 0:

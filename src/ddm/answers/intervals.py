@@ -23,7 +23,12 @@ from torch import Tensor
 
 from ddm.answers.objectives import Objective
 from ddm.answers.question import Batch
+from ddm.truth.evidence import Evidence
 from ddm.truth.refined import RefinedModels
+from ddm.truth.refinement import describe
+
+NO_INTERVALS = "These effects have no intervals yet. Retraining gives them: ddm refine RUN --retrain 20"
+"""What to say beside effects before any retraining."""
 
 LEVEL = 0.9
 """How often the true value shall lie in an interval."""
@@ -157,3 +162,10 @@ def _at(drawn: np.ndarray, rank: float) -> np.ndarray:
     first = int(rank)
     found: np.ndarray = drawn[:, first] + (rank - first) * (drawn[:, first + 1] - drawn[:, first])
     return found
+
+
+def describe_evidence(evidence: Evidence) -> str:
+    """How many retrainings refine the effects of groups, in words."""
+    sizes = evidence.removed.sum(1)
+    kinds = describe(*(int(count.sum()) for count in (sizes == 1, sizes > 1, sizes == 0)))
+    return f"{len(sizes)} retrainings refine the effects of groups and give each a {LEVEL:.0%} interval: {kinds}."

@@ -32,6 +32,7 @@ class Objective:
     per_class: True if it has one value per class, False if it has a single value
     signed:    True if groups are ranked by the absolute effect; else the largest effect comes first
     fraction:  True if its values are fractions, so that people read them in percent and their changes in points
+    one_way:   True if every removal moves the value in the same direction, because the target has its extreme
     stacked:   True if ``measure`` also accepts outputs ``(M, n, L)`` of M models and returns ``(M,)`` or ``(M, O)``
     """
 
@@ -42,6 +43,7 @@ class Objective:
     signed: bool = True
     stacked: bool = False
     fraction: bool = False
+    one_way: bool = False
 
     def values(self, outputs: Iterable[Tensor], baseline: Tensor, labels: Tensor) -> Tensor:
         """Values ``(M, O)`` for the outputs of M models, given in stacks ``(m, n, L)``."""
@@ -168,9 +170,9 @@ _stacked = partial(Objective, stacked=True)
 OBJECTIVES: dict[str, Objective] = {
     objective.name: objective
     for objective in (
-        _stacked("prediction", prediction, "shift of the predicted probabilities (Dist_1)", signed=False),
+        _stacked("prediction", prediction, "shift of the predicted probabilities (Dist_1)", signed=False, one_way=True),
         _stacked("correctness", correctness, "cross-entropy against the true label (Dist_2)", signed=False),
-        _stacked("stability", stability, "how little the prediction moves (Dist_3)"),
+        _stacked("stability", stability, "how little the prediction moves (Dist_3)", one_way=True),
         _stacked("probabilities", probabilities, "predicted probability of each class", per_class=True, fraction=True),
         _stacked("logits", logits, "logit of each class", per_class=True),
         _stacked("loss", correctness, "the loss the target was trained with"),

@@ -16,8 +16,10 @@ from ddm.answers.question import Batch
 from ddm.compute import progress
 from ddm.counterfactual import designs
 from ddm.counterfactual.displaced import Models
+from ddm.counterfactual.reach import beyond_reach
 from ddm.groups.partition import Partition
 from ddm.plots import html, units
+from ddm.truth.refined import RefinedModels
 from ddm.truth.retraining import NO_ROWS, Retraining, group_rows
 
 if TYPE_CHECKING:
@@ -63,12 +65,42 @@ class Trace:
     def _answer(self) -> Attribution:
         return self.clusters if self.verified is None else self.verified
 
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 90 % interval of the effect; None without retrainings, or if the group was verified."""
+        return self._answer.interval(self._best)
+
+    @property
+    def effect_text(self) -> str:
+        """The effect with its unit and, where there is one, its interval."""
+        return self._answer.effect_text(self._best)
+
+    @property
+    def stands_out(self) -> bool:
+        """False if the effect of the most responsible group may be noise. True without intervals."""
+        return bool(self._answer.stands_out[self._best])
+
+    @property
+    def no_stand_out(self) -> str | None:
+        """A sentence that says that no group stands out; None if the most responsible one does."""
+        sentence = self._answer.no_stand_out
+        if sentence is None or self.classes is None:
+            return sentence
+        return sentence.replace("strongest effect,", f"strongest effect in class {self.class_name},", 1)
+
+    @property
+    def _best(self) -> int:
+        return int(self._answer.order()[0])
+
     def to_dict(self) -> dict[str, Any]:
         """All fields as JSON values."""
         return {
             "group": self.group,
             "class": self.class_name,
             "effect": self.effect,
+            "low": self.interval[0] if self.interval is not None else None,
+            "high": self.interval[1] if self.interval is not None else None,
+            "stands_out": self.stands_out if self.interval is not None else None,
             "sign": SIGN,
             "fine_tunings": self.models,
             "full_search": self.full,
@@ -84,26 +116,29 @@ class Trace:
         return trail(self, count)
 
     def _repr_html_(self) -> str:
-        fraction = self.clusters.fraction
-        rows = [("group", self.group, units.change_text(self.effect, fraction))]
+        rows = [("group", self.group, self.effect_text)]
         if self.classes is not None:
             name, effect = self.classes.top(1)[0]
-            rows.insert(0, ("class", name, units.change_text(effect, fraction)))
-        verified = "" if self.verified is None else f" Verified by retraining ({len(self.verified)} candidates)."
+            rows.insert(0, ("class", name, units.change_text(effect, self.clusters.fraction)))
+        verified = "" if self.verified is None else f"Verified by retraining ({len(self.verified)} candidates)."
+        notes = [f"{self._cost}." if self._cost else "", verified, f"Effect {SIGN}."]
         return (
-            html.paragraph(f"The strongest effect on: {self.clusters.measured}")
+            html.paragraph(self.no_stand_out or f"The strongest effect on: {self.clusters.measured}")
             + html.table(("level", "strongest", "effect of removing it"), rows)
-            + html.paragraph(f"{self.models} fine-tunings instead of {self.full}.{verified} Effect {SIGN}.")
+            + html.paragraph(" ".join(note for note in notes if note))
         )
 
     def __repr__(self) -> str:
         trail = f"class {self.class_name} → group {self.group}" if self.classes is not None else f"group {self.group}"
         verified = ", verified by retraining" if self.verified is not None else ""
-        effect = units.change_text(self.effect, self.clusters.fraction)
-        return (
-            f"Trace of {self.clusters.measured}: {trail}, effect {effect}{verified}; "
-            f"found with {self.models:,} fine-tunings instead of {self.full:,} ({SIGN})"
-        )
+        found = trail if self.stands_out else f"no single group stands out; strongest: {trail}"
+        cost = f"; found with {self._cost}" if self._cost else ""
+        return f"Trace of {self.clusters.measured}: {found}, effect {self.effect_text}{verified}{cost} ({SIGN})"
+
+    @property
+    def _cost(self) -> str:
+        """What the search by class saved; empty if it saved nothing."""
+        return f"{self.models:,} fine-tunings instead of {self.full:,}" if self.models < self.full else ""
 
 
 def trace(
@@ -120,7 +155,11 @@ def trace(
     upper = attribute(class_models, classes, designs.leave_one_out(len(classes)), batch, objective)
     parent = np.asarray(classes.parents)[upper.order()[0]]
     inside = np.flatnonzero(partition.parents == parent)
-    lower = attribute(models, partition, clusters[inside], batch, objective, chosen=inside)
+    if isinstance(models, RefinedModels):  # it evaluates every group anyway, and all of them show what is usual
+        every = attribute(models, partition, clusters, batch, objective)
+        lower = replace(every.of(inside), beyond=beyond_reach(partition, clusters[inside]))
+    else:
+        lower = attribute(models, partition, clusters[inside], batch, objective, chosen=inside)
     return Trace(upper, lower, len(partition))
 
 

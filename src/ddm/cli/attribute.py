@@ -57,7 +57,8 @@ def attribute(
 ) -> None:
     """Show how removing each group changes a behaviour on a sample, a batch or a split."""
     from ddm import plots
-    from ddm.cli.text import effects_table
+    from ddm.answers.intervals import NO_INTERVALS
+    from ddm.cli.text import describe_effects
     from ddm.compute.terminal import console
 
     if plot is not None:
@@ -75,7 +76,9 @@ def attribute(
     if as_json:
         print_json(found.to_dict() | audited_part(datamodel))
     else:
-        console().print(effects_table(found, top))
+        describe_effects(console(), found, top)
+        if level == "cluster" and design == "leave-one-out" and not found.has_intervals:
+            console().print(NO_INTERVALS)
         if found.beyond is not None:
             console().print(found.beyond)
         console().print(datamodel.trust)

@@ -18,6 +18,7 @@ from torch import Tensor
 from ddm.answers.attribution import SIGN, Attribution
 from ddm.answers.confusions import Confusion
 from ddm.answers.diagnosis import Diagnosis, Finding
+from ddm.answers.intervals import NO_INTERVALS
 from ddm.answers.shares import Shares
 from ddm.answers.trace import Trace
 from ddm.compute.progress import format_duration
@@ -84,34 +85,52 @@ def describe_release(out: Console, folder: str, names: Sequence[str]) -> None:
     )
 
 
+def describe_effects(out: Console, attribution: Attribution, count: int) -> None:
+    """Print whether a group stands out, and the table of the strongest effects."""
+    if attribution.no_stand_out is not None:
+        out.print(escape(attribution.no_stand_out))
+    out.print(effects_table(attribution, count))
+
+
 def effects_table(attribution: Attribution, count: int) -> Table:
-    """A table of the strongest effects of an attribution."""
+    """A table of the strongest effects of an attribution, with their intervals. Effects within noise are dimmed."""
+    unit = ", in points" if attribution.fraction else ""
     table = _table(
         f"Effect of removing each group on: {attribution.measured}\n"
         f"{units.value_text(attribution.baseline[attribution.focus], attribution.fraction)} with all groups",
         ("group removed",),
-        ("samples", "effect, in points" if attribution.fraction else "effect"),
-        caption=SIGN,
+        ("samples", f"effect{unit}", *((f"90 % interval{unit}", "") if attribution.has_intervals else ())),
+        caption="\n".join([SIGN, *attribution.interval_notes(count)]),
     )
     ranked = attribution.sort()
-    for name, size, score in list(zip(ranked.names, ranked.sizes, ranked.scores, strict=True))[:count]:
-        table.add_row(name, str(size), units.change_number(score, attribution.fraction))
+    for i in range(min(count, len(ranked))):
+        cells = [ranked.names[i], str(ranked.sizes[i]), units.change_number(ranked.scores[i], ranked.fraction)]
+        if ranked.has_intervals:
+            cells += [ranked.interval_text(i), ranked.mark(i)]
+        table.add_row(*cells, style=None if ranked.stands_out[i] else "dim")
     return table
 
 
 def describe_trace(out: Console, trace: Trace) -> None:
-    """Print the class and the group most responsible, and what the search cost."""
-    measured, fraction = trace.clusters.measured, trace.clusters.fraction
+    """Print the class and the group most responsible, how sure that is, and what the search cost."""
+    measured, fraction = trace.clusters.measured.removeprefix("the "), trace.clusters.fraction
     if trace.classes is not None:
         effect = units.change_text(trace.classes.top(1)[0][1], fraction)
         out.print(f"Class with the strongest effect on the {measured}: {trace.class_name} ({effect} without it).")
-    effect = units.change_text(trace.effect, fraction)
-    out.print(f"Group with the strongest effect on the {measured}: {trace.group} ({effect} without it).")
+    if trace.no_stand_out is not None:
+        out.print(escape(trace.no_stand_out))
+    else:
+        out.print(f"Group with the strongest effect on the {measured}: {trace.group}, {trace.effect_text} without it.")
     if trace.verified is not None:
         exact = trace.verified.top(len(trace.verified))
         each = ", ".join(f"{name} {units.change_text(effect, fraction)}" for name, effect in exact)
         out.print(f"Effects measured by retraining without each group: {each}.")
-    out.print(f"The search took {trace.models} fine-tunings; searching every group takes {trace.full}.")
+    elif trace.clusters.basis is not None:
+        out.print(f"{trace.clusters.basis}.")
+    else:
+        out.print(NO_INTERVALS)
+    if trace.models < trace.full:
+        out.print(f"The search took {trace.models} fine-tunings; searching every group takes {trace.full}.")
     out.print(f"{SIGN[0].upper()}{SIGN[1:]}.")
 
 

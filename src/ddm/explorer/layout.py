@@ -42,7 +42,8 @@ class Components:
         self.query = gr.Textbox(visible="hidden", elem_id="ddm-query")
         gr.HTML(
             f"<h1>Which training data made the model do this?</h1><p class='ddm-trust'>Run "
-            f"{escape(self.run.folder.name)}. {escape(self.run.datamodel.trust)}</p>",
+            f"{escape(self.run.folder.name)}. {escape(self.run.datamodel.trust)} "
+            f"{escape(sentences.evidence_sentence(self.run))}</p>",
             padding=False,
         )
         self.notice = gr.HTML(elem_id="ddm-notice", padding=False)
@@ -91,9 +92,10 @@ class Components:
 
     def _lay_out_removal(self) -> None:
         gr.HTML("<h2>3 · Remove groups</h2>", padding=False)
+        known = "" if self.run.datamodel.evidence is None else " (and its 90 % interval)"
         self.ticks = gr.CheckboxGroup(
             [],
-            label="Groups, strongest first, with the effect of removing each",
+            label=f"Groups, strongest first, with the effect of removing each{known}",
             elem_id="ddm-ticks",
         )
         with gr.Row():

@@ -42,8 +42,8 @@ _FORGOTTEN = "The server has dropped this visit, because many others came since:
 
 _QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
-Effects = tuple[tuple[str, float], ...]
-"""Groups with the effect of removing each, strongest first."""
+Effects = tuple[tuple[str, str], ...]
+"""Groups with the effect of removing each in words, strongest first."""
 
 
 class Page:
@@ -165,7 +165,10 @@ class Page:
         """The training data behind the prediction, and the effects of all groups."""
         run, question = self.run, pose_question(self.run, state)
         trace, ranking = influences.trace_answer(run, state, question), influences.rank_groups(run, state, question)
-        effects = tuple(ranking.top(len(ranking)))
+        effects = tuple(
+            (group, sentences.signed_effect(state, float(effect)) + sentences.interval(ranking, i))
+            for i, (group, effect) in enumerate(zip(ranking.names, ranking.scores, strict=True))
+        )
         updates = {
             self.on.effects: effects,
             self.on.image: panels.image(run, state, question),
@@ -196,9 +199,9 @@ class Page:
 
     def _tick_choices(self, state: State, effects: Effects) -> list[tuple[str, str]]:
         """The strongest groups and the ticked ones, with their effects."""
-        usable = [(name, effect) for name, effect in effects if self.run.can_remove(name)]
+        usable = [(name, words) for name, words in effects if self.run.can_remove(name)]
         shown = usable[:TICKS] + [pair for pair in usable[TICKS:] if pair[0] in state.remove]
-        return [(f"{name}   {sentences.signed_effect(state, effect)}", name) for name, effect in shown]
+        return [(f"{name}   {words}", name) for name, words in shown]
 
     def _order_samples(self, state: State | None) -> str:
         """The training samples of the strongest group, ordered by their shares of its effect."""

@@ -37,6 +37,11 @@ def rough(sentence: str | None) -> str:
     return "" if sentence is None else f"<p class='ddm-notice' data-beyond>{escape(sentence)}</p>"
 
 
+def doubt(sentence: str | None) -> str:
+    """The sentence that no group stands out; empty if one does."""
+    return "" if sentence is None else f"<p data-doubt>{escape(sentence.replace('-', '−'))}</p>"
+
+
 def image(run: ExploredRun, state: State, question: Question) -> str:
     """The image of the question, with the verdict."""
     sentence = escape(sentences.verdict(run, state, question))
@@ -92,10 +97,13 @@ def trail(run: ExploredRun, state: State, question: Question, trace: Trace) -> s
         change = sentences.effect_clause(state, name, trace.classes.top(1)[0][1])
         members = upper.rows(upper.names.index(trace.class_name))
         steps.append(_step("class", _members(run, members, 3), trace.class_name, f"removing it {change}"))
-    change = sentences.effect_clause(state, name, trace.effect)
-    steps.append(_step("group", _members(run, partition.members(trace.group), 3), trace.group, f"removing it {change}"))
+    words = f"removing it {sentences.effect_clause(state, name, trace.effect)}"
+    if trace.verified is None:
+        words += sentences.certainty(trace.clusters, int(trace.clusters.order()[0]))
+    steps.append(_step("group", _members(run, partition.members(trace.group), 3), trace.group, words))
     cost = f"Computed with {trace.models} fine-tunings instead of {trace.full}." if trace.models < trace.full else ""
     return (
+        f"{doubt(trace.no_stand_out)}"
         f"<div class='ddm-trail' data-group='{escape(trace.group, quote=True)}'>{'<b>→</b>'.join(steps)}</div>"
         f"<p class='ddm-small'>{cost}</p>{rough(run.beyond((trace.group,)))}"
     )
@@ -121,16 +129,20 @@ def _thumbnail(raw: Tensor, words: str) -> str:
 
 
 def strongest(state: State, name: str, effects: Attribution, count: int = 5) -> str:
-    """The groups with the strongest effects, in words."""
-    rows = "".join(
-        f"<li>Removing <strong>{escape(group)}</strong> {escape(sentences.effect_clause(state, name, effect))}.</li>"
-        for group, effect in effects.top(count)
-    )
+    """The groups with the strongest effects, in words. Those within noise are not numbered."""
+    rows = "".join(_effect_row(state, name, effects, int(group)) for group in effects.order()[:count])
+    basis = "" if effects.basis is None else f"<p class='ddm-small'>{escape(effects.basis)}.</p>"
     return (
         f"<p>{escape(sentences.objective_noun(state, name).capitalize())} is "
         f"<b data-baseline>{sentences.value_text(state, float(effects.baseline[0]))}</b> with all groups.</p>"
-        f"<ol class='ddm-list'>{rows}</ol>{rough(effects.beyond)}"
+        f"<ol class='ddm-list'>{rows}</ol>{basis}{rough(effects.beyond)}"
     )
+
+
+def _effect_row(state: State, name: str, effects: Attribution, group: int) -> str:
+    clause = sentences.effect_clause(state, name, float(effects.scores[group])) + sentences.certainty(effects, group)
+    noise = "" if effects.stands_out[group] else " class='ddm-noise'"
+    return f"<li{noise}>Removing <strong>{escape(effects.names[group])}</strong> {escape(clause)}.</li>"
 
 
 def samples(run: ExploredRun, state: State, shares: Shares) -> str:

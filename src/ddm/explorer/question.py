@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -66,6 +66,7 @@ def resolve_objective(run: ExploredRun, state: State, question: Question) -> Obj
     position = run.classes.index(name)
 
     def measure(outputs: Tensor, baseline: Tensor, labels: Tensor) -> Tensor:
-        return per_class.measure(outputs, baseline, labels)[position]
+        return per_class.measure(outputs, baseline, labels)[..., position]
 
-    return Objective(per_class.name, measure, per_class.meaning.replace("each class", f"class {name}"))
+    meaning = per_class.meaning.replace("each class", f"class {name}")
+    return replace(per_class, measure=measure, meaning=meaning, per_class=False)

@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 
+from ddm.answers.attribution import Attribution
+from ddm.answers.intervals import NO_INTERVALS, describe_evidence
 from ddm.answers.objectives import OBJECTIVES
 from ddm.errors import InputError
 from ddm.explorer.explored_run import ExploredRun
@@ -37,6 +39,22 @@ def effect_clause(state: State, focus: str, effect: float) -> str:
         return f"moves the probabilities by {size} (squared distance)"
     verb = "raises" if effect > 0 else "lowers"
     return f"{verb} {objective_noun(state, focus)} by {size}"
+
+
+def interval(effects: Attribution, group: int) -> str:
+    """The interval of an effect in brackets, or that it was measured. Empty without retrainings."""
+    return "" if effects.interval(group) is None else f" ({effects.interval_text(group).replace('-', '−')})"
+
+
+def certainty(effects: Attribution, group: int) -> str:
+    """The interval of an effect in brackets, and whether it may be noise. Empty without retrainings."""
+    return interval(effects, group) + (", within noise" if effects.mark(group) else "")
+
+
+def evidence_sentence(run: ExploredRun) -> str:
+    """How many retrainings refine the effects, or that they have no intervals yet."""
+    evidence = run.datamodel.evidence
+    return f"{NO_INTERVALS}." if evidence is None else describe_evidence(evidence)
 
 
 def objective_noun(state: State, focus: str) -> str:

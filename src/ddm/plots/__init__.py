@@ -1,7 +1,7 @@
 """Pictures of results, one kind per file, in colours that colour-blind people can tell apart."""
 
 from ddm.plots.audit_figures import audit
-from ddm.plots.colours import ACCENT, BAD, GOOD, NEUTRAL
+from ddm.plots.colours import ACCENT, BAD, GOOD, NEUTRAL, WITHIN_NOISE
 from ddm.plots.distances import distances
 from ddm.plots.effect_bars import effects
 from ddm.plots.images import image_grid
@@ -14,6 +14,7 @@ __all__ = [
     "BAD",
     "GOOD",
     "NEUTRAL",
+    "WITHIN_NOISE",
     "audit",
     "distances",
     "effects",

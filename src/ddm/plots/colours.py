@@ -5,3 +5,6 @@ NEUTRAL, ACCENT = "#5B6B7B", "#0072B2"
 
 GOOD, BAD = "#009E73", "#D55E00"
 """Okabe and Ito's green and vermilion, which colour-blind people can tell apart."""
+
+WITHIN_NOISE = "#CBD1D7"
+"""Colour of effects that may be noise."""

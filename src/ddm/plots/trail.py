@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from ddm.plots import units
@@ -14,9 +15,15 @@ if TYPE_CHECKING:
     from ddm.answers.attribution import Attribution
     from ddm.answers.trace import Trace
 
+_LINE = 70
+"""Characters of the title above each panel."""
+
 
 def trail(trace: Trace, count: int) -> Figure:
-    """Plot at most ``count`` bars per level. The result has a black edge; diamonds are effects by retraining."""
+    """Plot at most ``count`` bars per level. The result has a black edge; diamonds are effects by retraining.
+
+    A group that does not stand out has no edge.
+    """
     from ddm.plots.picture import Picture
 
     levels = [level.sort() for level in (trace.classes, trace.clusters) if level is not None]
@@ -30,13 +37,14 @@ def trail(trace: Trace, count: int) -> Figure:
         panels[0].set_ylabel("class removed")
         mark(panels[0], levels[0], trace.class_name)
     panels[-1].set_ylabel("group removed" if trace.classes is None else "cluster removed")
-    mark(panels[-1], levels[-1], trace.group)
+    if trace.stands_out:
+        mark(panels[-1], levels[-1], trace.group)
     if trace.verified is not None:
         diamonds(panels[-1], levels[-1], trace.verified)
     figure.suptitle(_title(trace), fontsize=10, parse_math=False)
-    figure.legend(
-        *panels[-1].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8, frameon=False
-    )
+    handles, labels = panels[-1].get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     return figure
 
 
@@ -60,6 +68,8 @@ def diamonds(axes: Axes, level: Attribution, verified: Attribution) -> None:
 
 
 def _title(trace: Trace) -> str:
+    if trace.no_stand_out is not None:
+        width = _LINE * (1 if trace.classes is None else 2)
+        return "\n".join([with_all(trace.clusters), *textwrap.wrap(trace.no_stand_out, width)])
     found = f"class {trace.class_name} → {trace.group}" if trace.classes is not None else f"group {trace.group}"
-    effect = units.change_text(trace.effect, trace.clusters.fraction)
-    return f"{with_all(trace.clusters)}\nfound: {found} ({effect} without it)"
+    return f"{with_all(trace.clusters)}\nfound: {found}, {trace.effect_text} without it"

@@ -26,6 +26,11 @@ def change_text(change: float, fraction: bool, digits: int = 1) -> str:
     return change_number(change, fraction, digits) + (" points" if fraction else "")
 
 
+def interval_text(low: float, high: float, fraction: bool) -> str:
+    """The ends of an interval of a change, where the unit is said elsewhere: ``-1.2 to +3.0``."""
+    return " to ".join(change_number(end, True) if fraction else f"{end:+.3g}" for end in (low, high))
+
+
 def size_text(count: int) -> str:
     """A number of bytes, in KiB or MiB."""
     return f"{count / 2**20:,.1f} MiB" if count >= 2**20 else f"{count / 2**10:,.0f} KiB"

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from ddm.answers.attribution import Attribution
+
 Chart = dict[str, Any]
 
 INK, MUTED, LINE, PAPER = "var(--ink)", "var(--muted)", "var(--line)", "var(--paper)"
-NEUTRAL, BAD = "var(--neutral)", "var(--bad)"
+NEUTRAL, BAD, NOISE = "var(--neutral)", "var(--bad)", "var(--noise)"
 
 LARGEST = 46
 """Diameter of the largest circle of the map, in pixels."""
@@ -50,9 +52,19 @@ def group_map(
     return _chart([{"type": "scatter", **marks}], xaxis={"visible": False}, yaxis={"visible": False})
 
 
-def bars(names: Sequence[str], effects: np.ndarray, bad: Sequence[bool], hover: list[str], title: str) -> Chart:
-    """One bar per group, to the right for positive effects. The ``bad`` ones are coloured."""
-    trace = {
+def bars(
+    names: Sequence[str],
+    effects: np.ndarray,
+    bad: Sequence[bool],
+    hover: list[str],
+    title: str,
+    intervals: Attribution | None = None,
+) -> Chart:
+    """One bar per group, to the right for positive effects. The ``bad`` ones are coloured.
+
+    intervals: the same effects with their intervals, drawn as whiskers; other bars within noise are light
+    """
+    trace: Chart = {
         "type": "bar",
         "orientation": "h",
         "x": _plain(effects),
@@ -62,8 +74,26 @@ def bars(names: Sequence[str], effects: np.ndarray, bad: Sequence[bool], hover: 
         "textposition": "none",
         "marker": {"color": _colours(bad)},
     }
+    if intervals is not None:
+        noise = [bool(intervals.mark(i)) and not bad[i] for i in range(len(names))]
+        trace["marker"] = {"color": [NOISE if noise[i] else c for i, c in enumerate(_colours(bad))]}
+        trace["error_x"] = _whiskers(effects, intervals)
     across = {"title": {"text": title, "standoff": 8}, "zerolinecolor": MUTED, "gridcolor": LINE, "nticks": 6}
     return _chart([trace], xaxis=across, yaxis=_names(names, reverse=True))
+
+
+def _whiskers(effects: np.ndarray, intervals: Attribution) -> Chart:
+    ends = (intervals.low[:, intervals.focus], intervals.high[:, intervals.focus])
+    low, high = (np.where(intervals.measured_alone, np.nan, end) for end in ends)
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": _plain(np.maximum(high - effects, 0)),
+        "arrayminus": _plain(np.maximum(effects - low, 0)),
+        "color": INK,
+        "thickness": 1,
+        "width": 3,
+    }
 
 
 def heat(

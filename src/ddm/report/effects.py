@@ -8,7 +8,7 @@ import numpy as np
 
 from ddm.report import charts
 from ddm.report.numbers import percent, plural, points, raised, raised_value, signed
-from ddm.report.subject import Subject
+from ddm.report.subject import Certainty, Subject
 
 _SHOWN = 8
 """Maximum number of helpful groups, and of harmful ones."""
@@ -25,6 +25,7 @@ def effects_section(subject: Subject) -> dict[str, Any]:
     helping, harming = ends(found.effects["loss"], _SHOWN)
     chosen = np.concatenate([helping, harming[::-1]])
     names = [subject.partition.names[k] for k in chosen]
+    refined = subject.loss
     return {
         "loss": f"{found.loss:.4f}",
         "accuracy": percent(found.accuracy),
@@ -34,9 +35,12 @@ def effects_section(subject: Subject) -> dict[str, Any]:
             [subject.is_bad(name) for name in names],
             [_hover(subject, int(k)) for k in chosen],
             "change of the loss without the group: ← falls · rises →",
+            None if refined is None else refined.of(chosen),
         ),
-        "helping": [_row(subject, int(k)) for k in helping],
-        "harming": [_row(subject, int(k)) for k in harming],
+        "basis": None if refined is None else refined.basis,
+        "no_stand_out": None if refined is None else refined.no_stand_out,
+        "helping": _rows(subject, helping),
+        "harming": _rows(subject, harming),
         "classwise": {what: _classwise(subject, chosen, what) for what in ("recall", "f1")},
         "clear": bool(found.harmful or found.noisy),
         "rows": len(chosen),
@@ -52,6 +56,11 @@ def ends(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     return np.array(raising, dtype=int), np.array(lowering, dtype=int)
 
 
+def _rows(subject: Subject, numbers: np.ndarray) -> list[dict[str, Any]]:
+    """The rows of these groups, without those whose effect on the loss may be noise."""
+    return [_row(subject, int(k)) for k in numbers if not subject.certainty("loss", int(k)).noise]
+
+
 def _row(subject: Subject, number: int) -> dict[str, Any]:
     found, name = subject.diagnosis, subject.partition.names[number]
     loss, accuracy = float(found.effects["loss"][number]), float(found.effects["accuracy"][number])
@@ -59,7 +68,9 @@ def _row(subject: Subject, number: int) -> dict[str, Any]:
         "name": name,
         "size": plural(int(subject.partition.sizes[number]), "sample"),
         "loss": signed(loss),
+        "loss_certainty": subject.certainty("loss", number),
         "accuracy": signed(100 * accuracy, 1),
+        "accuracy_certainty": subject.certainty("accuracy", number),
         "recall": _most_changed(subject, number),
         "words": f"Removing it {raised_value('the loss', loss)} and {raised('accuracy', accuracy)}.",
         "pictures": subject.thumbnails(name, _THUMBNAILS),
@@ -98,11 +109,15 @@ def _classwise(subject: Subject, chosen: np.ndarray, what: str) -> charts.Chart:
 _CALLED = {"recall": "recall", "f1": "F1"}
 
 
+def _known(certainty: Certainty) -> str:
+    return f" ({certainty.text})" if certainty.text else ""
+
+
 def _hover(subject: Subject, number: int) -> str:
     found = subject.diagnosis
     return (
         f"without <b>{charts.literal(subject.partition.names[number])}</b> "
         f"({plural(int(subject.partition.sizes[number]), 'sample')})<br>"
-        f"loss {signed(float(found.effects['loss'][number]))}<br>"
-        f"accuracy {points(float(found.effects['accuracy'][number]))}"
+        f"loss {signed(float(found.effects['loss'][number]))}{_known(subject.certainty('loss', number))}<br>"
+        f"accuracy {points(float(found.effects['accuracy'][number]))}{_known(subject.certainty('accuracy', number))}"
     )

@@ -95,6 +95,7 @@ def _row(subject: Subject, number: int, each: int) -> dict[str, Any]:
         "purity": percent(_purity(subject, number), 0),
         "agreement": percent(float(found.agreement[number]), 0),
         "effect": signed(float(found.effects["loss"][number])),
+        "certainty": subject.certainty("loss", number),
         "pictures": subject.thumbnails(partition.names[number], each) if each else [],
     }
 

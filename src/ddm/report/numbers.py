@@ -22,6 +22,11 @@ def signed(change: float, digits: int = 4) -> str:
     return _signed(change, digits)
 
 
+def between(low: float, high: float, digits: int = 4) -> str:
+    """The ends of an interval of a change as ``−0.0102 to +0.0312``."""
+    return f"{_signed(low, digits)} to {_signed(high, digits)}"
+
+
 def plural(count: int, one: str) -> str:
     """``1 sample``, ``2,000 samples``."""
     return f"{count:,} {one}" if count == 1 else f"{count:,} {one}s"

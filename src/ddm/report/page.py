@@ -21,7 +21,7 @@ from ddm.report.predictions import predictions_section
 from ddm.report.subject import Subject
 from ddm.report.suspects import suspects_section
 from ddm.report.synset import synset_section
-from ddm.report.trust import trust_section
+from ddm.report.trust import evidence_sentence, trust_section
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -83,6 +83,7 @@ def _contents(subject: Subject, facts: dict[str, Any], command: str) -> dict[str
     contents = {
         "model": model_section(facts),
         "trust": trust_section(subject.datamodel.audited),
+        "evidence": evidence_sentence(subject.datamodel.evidence),
         "effects": effects_section(subject),
         "errors": errors_section(subject),
         "predictions": predictions_section(subject),

@@ -10,7 +10,7 @@ from torch import Tensor
 from ddm.answers.attribution import Attribution
 from ddm.errors import InputError
 from ddm.report.numbers import percent, points, signed
-from ddm.report.subject import Subject
+from ddm.report.subject import Subject, certainty
 
 _REMOVED = 3
 """Number of groups removed together: the strongest drivers of a prediction."""
@@ -49,7 +49,8 @@ def _story(subject: Subject, title: str, row: int) -> dict[str, Any]:
     said = int(before.argmax())
     found = datamodel.attribute((x, label), "probabilities").on(classes[said])
     drivers = _drivers(found)
-    removed = datamodel.partition.mask([name for name, _ in drivers])
+    names = list(drivers.names)
+    removed = datamodel.partition.mask(names)
     after = datamodel.outputs(x[None].to(before), removed[None])[0, 0].softmax(0)
     return {
         "title": title,
@@ -59,21 +60,27 @@ def _story(subject: Subject, title: str, row: int) -> dict[str, Any]:
         "right": said == label,
         "picture": subject.pictures.of(samples, [row]),
         "drivers": [
-            {"name": name, "effect": points(effect), "pictures": subject.thumbnails(name, _THUMBNAILS)}
-            for name, effect in drivers
+            {
+                "name": name,
+                "effect": points(float(drivers.scores[i])),
+                "certainty": certainty(drivers, i),
+                "pictures": subject.thumbnails(name, _THUMBNAILS),
+            }
+            for i, name in enumerate(names)
         ],
+        "no_stand_out": drivers.no_stand_out if names else None,
         "changes": _changes(before.cpu().numpy(), after.cpu().numpy(), classes),
         "after": classes[int(after.argmax())],
-        "beyond": datamodel.beyond([name for name, _ in drivers]) if drivers else None,
-        "samples": _samples(subject, row, drivers[0][0], classes[said]) if drivers else None,
+        "beyond": datamodel.beyond(names) if names else None,
+        "samples": _samples(subject, row, names[0], classes[said]) if names else None,
     }
 
 
-def _drivers(found: Attribution) -> list[tuple[str, float]]:
+def _drivers(found: Attribution) -> Attribution:
     """The groups without which the prediction would be least likely, with the change of its probability."""
     most = min(_REMOVED, len(found) - 1)  # one group must stay
     order = np.argsort(np.nan_to_num(found.scores), kind="stable")[:most]
-    return [(found.names[k], float(found.scores[k])) for k in order if found.scores[k] < 0]
+    return found.of(order[found.scores[order] < 0])
 
 
 def _changes(before: np.ndarray, after: np.ndarray, classes: tuple[str, ...]) -> list[dict[str, Any]]:

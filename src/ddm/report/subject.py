@@ -7,12 +7,36 @@ from functools import cached_property
 
 import numpy as np
 
+from ddm.answers.attribution import Attribution
 from ddm.answers.diagnosis import Diagnosis
 from ddm.data.samples import Data, Samples
 from ddm.datamodel import DistilledDatamodel
 from ddm.groups.features import features_of
 from ddm.groups.partition import Partition
+from ddm.report.numbers import between
 from ddm.report.pictures import SMALL, Pictures
+
+
+@dataclass(frozen=True)
+class Certainty:
+    """How sure an effect is.
+
+    text:  its interval, in points for fractions, or ``measured``; empty if it is not known
+    noise: True if the effect may be noise
+    """
+
+    text: str = ""
+    noise: bool = False
+
+
+def certainty(found: Attribution | None, number: int) -> Certainty:
+    """How sure the effect of a group is."""
+    ends = None if found is None else found.interval(number)
+    if found is None or ends is None:
+        return Certainty()
+    low, high = (100 * end if found.fraction else end for end in ends)
+    text = "measured" if found.measured_alone[number] else between(low, high, 1 if found.fraction else 4)
+    return Certainty(text, bool(found.mark(number)))
 
 
 @dataclass(frozen=True)
@@ -46,6 +70,15 @@ class Subject:
     def centres(self) -> np.ndarray:
         """The mean features of each group ``(K, F)``."""
         return np.stack([self.features[self.partition.rows(k)].mean(0) for k in range(len(self.partition))])
+
+    @property
+    def loss(self) -> Attribution | None:
+        """The effects on the validation loss with their intervals; None without retrainings."""
+        return self.diagnosis.intervals.get("loss")
+
+    def certainty(self, what: str, number: int) -> Certainty:
+        """How sure the effect of a group on the loss or the accuracy is."""
+        return certainty(self.diagnosis.intervals.get(what), number)
 
     def is_bad(self, group: str) -> bool:
         """True if the diagnosis calls the group harmful or its labels noisy."""

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ddm.answers.intervals import describe_evidence
 from ddm.truth.audit import RUNS, SAME, Audit
+from ddm.truth.evidence import Evidence
 from ddm.truth.figures import label_of, meaning_of
 from ddm.truth.verdict import KEYS
+
+
+def evidence_sentence(evidence: Evidence | None) -> str | None:
+    """How many retrainings refine the effects of the page; None before any."""
+    return None if evidence is None else describe_evidence(evidence)
 
 
 def trust_section(audit: Audit | None) -> dict[str, Any] | None:
