@@ -117,7 +117,11 @@ class Draws:
 
 def make_draws(models: RefinedModels, x: Tensor, fast: bool = False, seed: int = 0) -> Draws:
     """Draws of the standardised error of the outputs of inputs ``x (n, ...)``."""
-    missed, variances = models.residuals.deviations(x, fast)
+    return draws_of(*models.residuals.deviations(x, fast), seed)
+
+
+def draws_of(missed: Tensor, variances: np.ndarray, seed: int = 0) -> Draws:
+    """Draws from what R predictions of retrainings missed ``(R, n, L)``, and the variance that each has ``(R,)``."""
     missed = missed / torch.as_tensor(variances).sqrt().to(missed)[:, None, None]
     count = len(missed)
     if count < ENOUGH:

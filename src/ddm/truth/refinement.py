@@ -148,7 +148,7 @@ def _plan_order(
     size = max(2, round(_UNION * groups))
     alone = count if groups <= size + 1 else max(1, round(_SINGLES * count))
     chosen = new[:alone]
-    for row in _unions(partition, size, np.random.default_rng([seed, order])) if groups > size + 1 else ():
+    for row in deal_unions(partition, size, np.random.default_rng([seed, order])) if groups > size + 1 else ():
         if len(chosen) >= count:
             break
         if (row.tobytes(), order) not in done and not any((row == other).all() for other in chosen):
@@ -156,7 +156,7 @@ def _plan_order(
     return [(row, order) for row in chosen[:count]]
 
 
-def _unions(partition: Partition, size: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
+def deal_unions(partition: Partition, size: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
     """Masks ``(K,)`` of unions of about ``size`` groups. Each round has every group once."""
     groups = len(partition)
     parents = np.zeros(groups, dtype=np.int64) if partition.parents is None else np.asarray(partition.parents)
@@ -190,7 +190,7 @@ def learn(groups: Models, evidence: Evidence | None, new: Evidence, x: Tensor) -
     joined = new if evidence is None else evidence.join(new)
     added = joined.removed[0 if evidence is None else len(evidence.orders) :].sum(1)
     residuals, posterior = Residuals(groups, joined), joined.posterior
-    changes, predicted = (_centred(part) for part in (residuals.changes(x), residuals.predicted(x)))
+    changes, predicted = (centred(part) for part in (residuals.changes(x), residuals.predicted(x)))
     fitted = replace(joined, spread=fit_spread(posterior.removed, posterior.orders, changes, predicted))
     left, _ = fitted.posterior.left_out()
     missed = np.einsum("rs,snl->rnl", left, changes - fitted.spread.scale * predicted)
@@ -205,7 +205,7 @@ def learn(groups: Models, evidence: Evidence | None, new: Evidence, x: Tensor) -
     )
 
 
-def _centred(logits: Tensor) -> np.ndarray:
+def centred(logits: Tensor) -> np.ndarray:
     """Logits ``(R, n, L)`` minus their mean over classes, on which probabilities do not depend."""
     found: np.ndarray = (logits - logits.mean(-1, keepdim=True)).double().cpu().numpy()
     return found
