@@ -270,7 +270,7 @@ def test_the_command_writes_a_file_for_each_problem_and_skips_those_that_exist(c
 @pytest.mark.usefixtures("registered", "no_retraining")
 def test_recipes_compares_every_method_with_the_stored_truth(path, tmp_path, monkeypatch):
     monkeypatch.setattr(Problem, "training_seconds", 1.0)
-    report = bench.run_stored([], path.parent, None, tmp_path / "out")
+    report = bench.run_stored("recipes", [], bench.Folders(path.parent, path.parent, None, tmp_path / "out"))
     (row,) = report["rows"]
     assert row["method"] == "digits-tiny"
     assert any("TRAK" in note and "cross-entropy" in note for note in report["notes"])  # the labels are smoothed

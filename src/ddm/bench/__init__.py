@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from ddm.bench import (
     classwise,
     comparison,
     damping,
+    evidence,
+    evidence_files,
     fidelity,
     hierarchy,
     ladder,
@@ -37,7 +41,7 @@ from ddm.compute.folders import check_empty, lock_folder
 from ddm.errors import InputError
 from ddm.runs.folder import make_writable
 
-__all__ = ["BENCHES", "Setup", "make_truths", "preset", "run", "run_stored"]
+__all__ = ["BENCHES", "Folders", "Setup", "make_evidence", "make_truths", "preset", "run", "run_stored"]
 
 BENCHES: dict[str, Callable[[Problem], Report]] = {
     "ablation": ablation.run,
@@ -72,29 +76,68 @@ def run(name: str, setup: Setup, out: Path, command: str = "", engine: Engine = 
     engine: where retraining runs
     """
     if name not in BENCHES:
-        raise InputError(f"there is no benchmark '{name}': use truths, {', '.join(BENCHES)}.")
+        raise InputError(f"there is no benchmark '{name}': use truths, evidence, {', '.join(BENCHES)}.")
     return _run(lambda: BENCHES[name](Problem(setup, out / WORK, engine)), setup, out, command)
 
 
+@dataclass(frozen=True)
+class Folders:
+    """The folders of a benchmark on stored problems.
+
+    truths, evidence: the stored retrainings
+    root:             the datasets
+    out:              the results
+    """
+
+    truths: Path
+    evidence: Path
+    root: str | None
+    out: Path
+
+
 def run_stored(
-    names: Sequence[str], truths: Path, root: str | None, out: Path, command: str = "", engine: Engine = None
+    name: str, problems: Sequence[str], folders: Folders, command: str = "", engine: Engine = None
 ) -> dict[str, Any]:
-    """Run ``recipes`` on stored problems, as ``run`` does; without names, on all that have a file in ``truths``."""
-    for name in names or recipes.stored_names(truths):
-        stored_setup(name, root)  # refuses unknown names before a folder is made
-    return _run(lambda: recipes.run_stored(names, truths, root, out / WORK, engine), None, out, command)
+    """Run ``recipes`` or ``evidence`` on stored problems, as ``run`` does; without problems, on all that have files."""
+    truths, stored, root, work = folders.truths, folders.evidence, folders.root, folders.out / WORK
+    problems = problems or (recipes.stored_names(truths) if name == "recipes" else evidence.stored_names(stored))
+    for problem in problems:
+        stored_setup(problem, root)  # refuses unknown names before a folder is made
+
+    def make_report() -> Report:
+        if name == "recipes":
+            return recipes.run_stored(problems, truths, root, work, engine)
+        return evidence.run_stored(problems, truths, stored, root, work, engine)
+
+    return _run(make_report, None, folders.out, command)
 
 
 def make_truths(names: Sequence[str], root: str | None, out: Path, engine: Engine = None) -> list[Path]:
     """Write the truth of each named problem into ``out`` unless it is there; without names, of every problem."""
     names = names or list(PROBLEMS)
+    with _stored_folder(names, root, out, "a folder of stored truths"):
+        return truth_files.make_truths(names, root, out, out / WORK, engine)
+
+
+def make_evidence(names: Sequence[str], root: str | None, truths: Path, out: Path, engine: Engine = None) -> list[Path]:
+    """Write the evidence of each named problem into ``out`` unless it is there; without names, of six problems.
+
+    truths: the folder of the stored truths, which give the groups
+    """
+    names = names or evidence_files.EVIDENCE_PROBLEMS
+    with _stored_folder(names, root, out, "a folder of stored evidence"):
+        return evidence_files.make_evidence(names, root, truths, out, out / WORK, engine)
+
+
+@contextmanager
+def _stored_folder(names: Sequence[str], root: str | None, out: Path, what: str) -> Iterator[None]:
+    """Refuse unknown problems and folders with other files, then lock the folder of stored files."""
     for name in names:
         stored_setup(name, root)
-    files = [truth_file(out, name).name for name in PROBLEMS]
-    check_empty(out, "a folder of stored truths", (WORK, "README.md", *files))
+    check_empty(out, what, (WORK, "README.md", *(truth_file(out, name).name for name in PROBLEMS)))
     make_writable(out)
     with lock_folder(out):
-        return truth_files.make_truths(names, root, out, out / WORK, engine)
+        yield
 
 
 def _run(make_report: Callable[[], Report], setup: Setup | None, out: Path, command: str) -> dict[str, Any]:
@@ -108,9 +151,10 @@ def _run(make_report: Callable[[], Report], setup: Setup | None, out: Path, comm
 
 def _check_free(out: Path) -> None:
     """Refuse a folder that holds no results of benchmarks but other files: some could be overwritten."""
-    if any(_is_result(out / f"{name}.json", name) for name in BENCHES):
+    names = (*BENCHES, "evidence")
+    if any(_is_result(out / f"{name}.json", name) for name in names):
         return
-    killed = (WORK, *(f"{name}.{kind}" for name in BENCHES for kind in ("md", "png")))  # the JSON is written last
+    killed = (WORK, *(f"{name}.{kind}" for name in names for kind in ("md", "png")))  # the JSON is written last
     check_empty(out, "a folder of benchmarks", killed if (out / WORK).is_dir() else ())
 
 

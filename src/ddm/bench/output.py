@@ -23,6 +23,26 @@ _PACKAGES = ("torch", "numpy", "scikit-learn", "dattri", "captum", "kronfluence"
 
 
 @dataclass(frozen=True)
+class Table:
+    """A further table of a benchmark.
+
+    name:    key of its rows in the JSON file
+    title:   heading
+    rows:    its rows
+    columns: row keys that the Markdown table shows, with their headings; without any, only the JSON file has the rows
+    """
+
+    name: str
+    title: str
+    rows: Sequence[Row]
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    def markdown(self) -> list[str]:
+        """Heading and table as Markdown lines."""
+        return ["", f"## {self.title}", "", *_lines(self.rows, self.columns)] if self.columns else []
+
+
+@dataclass(frozen=True)
 class Report:
     """The results of a benchmark.
 
@@ -34,6 +54,7 @@ class Report:
     reference: facts shared by all rows, such as ceilings and the duration of a training
     paper:     the paper's own numbers, by the row's method
     figure:    the plot, if there is one
+    tables:    further tables
     """
 
     name: str
@@ -44,6 +65,7 @@ class Report:
     reference: Mapping[str, Any] = field(default_factory=dict)
     paper: Mapping[str, Any] = field(default_factory=dict)
     figure: Figure | None = None
+    tables: Sequence[Table] = ()
 
     def write(self, out: Path, setup: Setup | None, command: str, seconds: float) -> dict[str, Any]:
         """Write every file atomically and return the content of the JSON file.
@@ -59,6 +81,7 @@ class Report:
             "versions": package_versions(),
             "seconds": round(seconds, 1),
             "rows": [nan_to_none(row) for row in self.rows],
+            **({"tables": self._all_rows()} if self.tables else {}),
             "reference": nan_to_none(self.reference),
             "paper": dict(self.paper),
             "notes": list(self.notes),
@@ -70,9 +93,14 @@ class Report:
         write_json(out / f"{self.name}.json", values)
         return values
 
+    def _all_rows(self) -> dict[str, list[Row]]:
+        return {table.name: [nan_to_none(row) for row in table.rows] for table in self.tables}
+
     def markdown(self, values: Mapping[str, Any]) -> str:
         """The Markdown page."""
         lines = [f"# {self.title}", "", *self.table()]
+        for table in self.tables:
+            lines += table.markdown()
         if self.figure is not None:
             lines += ["", f"![{self.title}]({self.name}.png)"]
         if self.reference:
@@ -85,14 +113,19 @@ class Report:
 
     def table(self) -> list[str]:
         """The rows as a Markdown table; the last column holds the paper's numbers, if there are any."""
-        headings = list(self.columns.values()) + (["the paper"] if self.paper else [])
-        lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
-        for row in self.rows:
-            cells = [format_cell(nan_to_none(row).get(key)) for key in self.columns]
-            if self.paper:
-                cells.append(format_cell(self.paper.get(row["method"])))
-            lines.append("| " + " | ".join(cells) + " |")
-        return lines
+        if not self.paper:
+            return _lines(self.rows, self.columns)
+        rows = [{**row, "the paper": self.paper.get(row["method"])} for row in self.rows]
+        return _lines(rows, {**self.columns, "the paper": "the paper"})
+
+
+def _lines(rows: Sequence[Row], columns: Mapping[str, str]) -> list[str]:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(columns.values()) + " |", "|" + "---|" * len(columns)]
+    for row in rows:
+        shown = nan_to_none(row)
+        lines.append("| " + " | ".join(format_cell(shown.get(key)) for key in columns) + " |")
+    return lines
 
 
 def nan_to_none(row: Mapping[str, Any]) -> Row:

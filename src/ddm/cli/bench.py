@@ -11,8 +11,11 @@ import typer
 from ddm.cli.options import AsJson, EngineName, Root, Seed, chosen, command_line, output_path, print_json
 from ddm.errors import InputError
 
-TRUTHS = Path("bench", "truths")
-"""Default folder of stored truths."""
+TRUTHS, EVIDENCE = Path("bench", "truths"), Path("bench", "evidence")
+"""Default folders of stored truths and stored evidence."""
+
+_STORED = ("root", "out", "truths", "problem", "engine", "as_json")
+"""Options of benchmarks on stored problems."""
 
 
 def bench(
@@ -20,7 +23,9 @@ def bench(
     name: Annotated[str, typer.Argument(help="Benchmark: fidelity, ablation, comparison … (a wrong name lists all).")],
     data: Annotated[
         str | None,
-        typer.Option(help="Dataset: digits, mnist, cifar10 …; default digits, and the stored problems for recipes."),
+        typer.Option(
+            help="Dataset: digits, mnist, cifar10 …; default digits. recipes and evidence use stored problems."
+        ),
     ] = None,
     root: Root = None,
     model: Annotated[str, typer.Option(help="Network: convnet, alexnet, resnet18ap or simplevit.")] = "convnet",
@@ -41,11 +46,17 @@ def bench(
         typer.Option(parser=output_path, metavar="PATH", help="Folder for the results; default benchmarks/DATA."),
     ] = None,
     truths: Annotated[
-        Path | None, typer.Option(help="Folder of stored retrainings, for recipes; default bench/truths.")
+        Path | None, typer.Option(help="Folder of stored retrainings, for recipes and evidence; default bench/truths.")
+    ] = None,
+    evidence: Annotated[
+        bool, typer.Option("--evidence", help="For truths: retrain the evidence, by default into bench/evidence.")
+    ] = False,
+    evidence_files: Annotated[
+        Path | None, typer.Option(help="Folder of stored evidence, for evidence; default bench/evidence.")
     ] = None,
     problem: Annotated[
         list[str] | None,
-        typer.Option(help="Stored problem, for recipes and truths; repeat for several. Default: all."),
+        typer.Option(help="Stored problem, for recipes, evidence and truths; repeat for several. Default: all."),
     ] = None,
     seed: Seed = 0,
     engine: EngineName = None,
@@ -54,23 +65,32 @@ def bench(
     """Run a benchmark: a table or figure that compares this method with others and with retraining.
 
     "truths" retrains the problems and writes a file for each, by default into bench/truths. "recipes" reads them.
+    "truths --evidence" retrains without unions of groups and in other batch orders. "evidence" reads these files too.
     """
     from ddm import bench as benches
     from ddm.compute.backends import Backend
 
     Backend.parse(engine).check()
+    if name == "truths" and evidence:
+        _refuse_options(context, "truths --evidence", (*_STORED, "evidence"))
+        _show_files(benches.make_evidence(problem or [], root, truths or TRUTHS, out or EVIDENCE, engine), as_json)
+        return
     if name == "truths":
         _refuse_options(context, "truths", ("root", "out", "problem", "engine", "as_json"))
         _show_files(benches.make_truths(problem or [], root, out or TRUTHS, engine), as_json)
         return
-    if name == "recipes" and data is None:
-        _refuse_options(context, "recipes without --data", ("root", "out", "truths", "problem", "engine", "as_json"))
+    if name == "evidence" or (name == "recipes" and data is None):
+        what = name if name == "evidence" else "recipes without --data"
+        _refuse_options(context, what, (*_STORED, *(["evidence_files"] if name == "evidence" else [])))
         out = out or Path("benchmarks") / "stored"
-        found = benches.run_stored(problem or [], truths or TRUTHS, root, out, command_line(root), engine)
-        _show(found, out, name, as_json)
+        folders = benches.Folders(truths or TRUTHS, evidence_files or EVIDENCE, root, out)
+        _show(benches.run_stored(name, problem or [], folders, command_line(root), engine), out, name, as_json)
         return
-    if problem or truths:
-        raise InputError("--problem and --truths are for recipes without --data: leave them out.")
+    if problem or truths or evidence or evidence_files:
+        raise InputError(
+            "--problem, --truths, --evidence and --evidence-files are for stored problems (recipes without --data, "
+            "evidence, truths): leave them out."
+        )
     data = data or "digits"
     setup = benches.preset(data, model, scale)
     recipe = replace(setup.recipe, seed=seed, **chosen(epochs=epochs))

@@ -199,8 +199,7 @@ class RefinedModels(Models):
         for stack in self._unrefined(rows, x, fast, known.logits):
             base = stack[0] if base is None else base
             now = slice(start, start + len(stack))
-            corrections = torch.einsum("mr,rnl->mnl", gains[now].to(stack), known.residuals)
-            yield base + scales[now].to(stack)[:, None, None] * (stack - base) + corrections
+            yield base + corrected_changes(stack - base, scales[now], gains[now], known.residuals)
             start += len(stack)
 
     def _unrefined(self, removed: Tensor, x: Tensor, fast: bool, logits: Tensor | None) -> Iterator[Tensor]:
@@ -254,6 +253,11 @@ class RefinedModels(Models):
             _Part(weight, evidence.theta[i], {name: tensor[i] for name, tensor in evidence.fixed.items()})
             for i, weight in enumerate(weights)
         ]
+
+
+def corrected_changes(changes: Tensor, scales: Tensor, gains: Tensor, residuals: Tensor) -> Tensor:
+    """Predicted changes ``(m, n, L)``, times ``scales (m,)``, plus ``gains (m, R)`` of the residuals ``(R, n, L)``."""
+    return scales.to(changes)[:, None, None] * changes + torch.einsum("mr,rnl->mnl", gains.to(residuals), residuals)
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,8 @@ _REPEATED = 20
 _PER_ORDER = 5
 """Retrainings in each new batch order, for the model in general."""
 
-_ROUNDS = 1000
-"""Rounds of unions that are drawn until enough are new."""
+_ROUNDS = 100
+"""Unions that are drawn for each group until enough are new."""
 
 Request = tuple[np.ndarray, int]
 """A retraining to make: the mask of its removed groups ``(K,)``, and its batch order."""
@@ -163,20 +163,25 @@ def _plan_order(
 
 
 def _unions(partition: Partition, generator: np.random.Generator) -> Iterator[np.ndarray]:
-    """Different masks ``(K,)`` of small unions of groups. Each round has every group once."""
+    """Different masks ``(K,)`` of small unions of groups that say something about single groups."""
     groups, seen = len(partition), set()
-    size = max(2, round(_UNION * groups))
+    for union in islice(deal_unions(partition, max(2, round(_UNION * groups)), generator), _ROUNDS * groups):
+        if union.tobytes() not in seen and union.sum() > 1 and informative(partition, union[None])[0]:
+            seen.add(union.tobytes())
+            yield union
+
+
+def deal_unions(partition: Partition, size: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
+    """Masks ``(K,)`` of unions of about ``size`` groups, without end. Each round has every group once."""
+    groups = len(partition)
     parents = np.zeros(groups, dtype=np.int64) if partition.parents is None else np.asarray(partition.parents)
     count = max(2, min(round(groups / size), groups // 2))
-    for _ in range(_ROUNDS):
+    while True:
         ranks = generator.permutation(int(parents.max()) + 1)[parents]
         order = np.lexsort((generator.random(groups), ranks))
         unions = np.zeros((count, groups), dtype=bool)
         unions[np.arange(groups) % count, order] = True  # dealt like cards: groups of one class come apart
-        for union in unions[informative(partition, unions) & (unions.sum(1) > 1)]:
-            if union.tobytes() not in seen:
-                seen.add(union.tobytes())
-                yield union
+        yield from unions
 
 
 def announce(retraining: Retraining, partition: Partition, requests: Sequence[Request]) -> None:
@@ -203,7 +208,7 @@ def learn(groups: Models, evidence: Evidence | None, new: Evidence, x: Tensor) -
     joined = new if evidence is None else evidence.join(new)
     added = joined.removed[0 if evidence is None else len(evidence.orders) :].sum(1)
     residuals, posterior = Residuals(groups, joined), joined.posterior
-    changes, predicted = (_centred(part) for part in (residuals.changes(x), residuals.predicted(x)))
+    changes, predicted = (centred(part) for part in (residuals.changes(x), residuals.predicted(x)))
     fitted = replace(joined, spread=fit_spread(posterior.removed, posterior.orders, changes, predicted))
     left, _ = fitted.posterior.left_out()
     missed = np.einsum("rs,snl->rnl", left, changes - fitted.spread.scale * predicted)
@@ -218,7 +223,7 @@ def learn(groups: Models, evidence: Evidence | None, new: Evidence, x: Tensor) -
     )
 
 
-def _centred(logits: Tensor) -> np.ndarray:
+def centred(logits: Tensor) -> np.ndarray:
     """Logits ``(R, n, L)`` minus their mean over classes, on which probabilities do not depend."""
     found: np.ndarray = (logits - logits.mean(-1, keepdim=True)).double().cpu().numpy()
     return found
