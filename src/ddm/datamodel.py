@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,9 @@ class DistilledDatamodel:
         """
         models, partition = self._level(level, general)
         removed = designs.make(design, len(partition), perturbations, seed)
-        return attribute(models, partition, removed, self._batch(question), objective, beta, fast=fast)
+        batch = self._batch(question)
+        found = attribute(models, partition, removed, batch, objective, beta, fast=fast)
+        return replace(found, doubt=self._doubt("rho" if len(batch[1]) == 1 else "rho_global"))
 
     def trace(
         self,
@@ -227,6 +230,7 @@ class DistilledDatamodel:
         """
         batch = self._batch(question)
         found = trace(self._clusters, self.partition, batch, objective, None if full else self._classes)
+        found = replace(found, clusters=replace(found.clusters, doubt=self._doubt("oracle_fraction")))
         if not verify:
             return found
         samples = self.training_set.get(train)
@@ -343,7 +347,8 @@ class DistilledDatamodel:
         train:   the training set, for a loaded datamodel that cannot find it
         """
         verdict = None if self.audited is None else self.audited.sentence
-        return diagnose(self._clusters, self.partition, self._batch(samples), self.training_set.get(train), verdict)
+        found = diagnose(self._clusters, self.partition, self._batch(samples), self.training_set.get(train), verdict)
+        return replace(found, doubt=self._doubt("rho_global"))
 
     def counterfactual(
         self, remove: Group | Iterable[Group] | None = None, *, weights: Mapping[Group, float] | None = None
@@ -440,6 +445,10 @@ class DistilledDatamodel:
             orders = np.repeat(np.arange(seeds), len(singles))
             self._learn(retraining, np.tile(singles, (seeds, 1)), orders)
         return self.audited
+
+    def _doubt(self, figure: str) -> str | None:
+        """Why answers that rest on this figure of the audit are not to be trusted; None if they are."""
+        return None if self.audited is None else self.audited.doubt(figure)
 
     @property
     def trust(self) -> str:

@@ -143,8 +143,11 @@ def test_what_the_audit_rejects_is_doubted():
     audit = made(oracle_fraction=GOOD, rho=BAD, rho_global=WIDE, lds=NOISE)
     assert audit.doubt("oracle_fraction") is None
     assert audit.doubt("rho_global") is None
-    assert "Not to be trusted here" in str(audit.doubt("rho"))
-    assert "another retraining" in str(audit.doubt("lds"))
+    assert str(audit.doubt("rho")) == (
+        "The audit rejects it: orders groups by their effect on a prediction? No, its predictions disagree with "
+        "retraining."
+    )
+    assert "retrainings disagree" in str(audit.doubt("lds"))
     assert audit.doubt("slope") is None
 
 

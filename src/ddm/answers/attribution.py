@@ -58,6 +58,7 @@ class Attribution:
     measured_alone: ``(K,)`` True for groups whose effect was measured by retraining without them, in this run
     one_way:  True if every removal moves the value in the same direction
     usual:    ``(O,)`` the effect of a group that does not stand out: 0, or the median effect if ``one_way``
+    doubt:    a sentence that says why the audit rejects such answers; None if it does not
     """
 
     names: tuple[str, ...]
@@ -80,6 +81,7 @@ class Attribution:
     measured_alone: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=bool))
     one_way: bool = False
     usual: np.ndarray = field(default_factory=lambda: np.empty(0))
+    doubt: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):
@@ -115,7 +117,7 @@ class Attribution:
         """True for groups ``(K,)`` whose effect is more than noise: its interval excludes the usual effect.
 
         If every removal moves the value in the same direction, an effect must be larger than usual. Without intervals
-        nothing is known, and all are True.
+        nothing is known, and all are True. If the audit rejects such answers, only retrained groups can stand out.
         """
         usual = self.usual[self.focus]
         low, high = self.low[:, self.focus], self.high[:, self.focus]
@@ -123,11 +125,13 @@ class Attribution:
         if self.one_way:
             above, below = above & (usual >= 0), below & (usual <= 0)
         out: np.ndarray = np.isnan(low) | above | below
-        return out
+        return out if self.doubt is None else out & self.measured_alone
 
     @property
     def noise(self) -> str:
         """What "within noise" means, in words."""
+        if self.doubt is not None:
+            return self.doubt.removesuffix(".")
         if not self.one_way:
             return "within noise: the interval includes 0"
         usual = units.change_text(float(self.usual[self.focus]), self.fraction)
@@ -139,6 +143,8 @@ class Attribution:
         best = int(self.order()[0])
         if self.stands_out[best]:
             return None
+        if self.doubt is not None:
+            return f"No group is named. {self.doubt}"
         median = units.change_text(float(self.usual[self.focus]), self.fraction)
         usual = f" (the median effect of all groups is {median})" if self.one_way else ""
         return (
@@ -218,6 +224,7 @@ class Attribution:
             "models": self.models,
             "beyond": self.beyond,
             "intervals": self.basis,
+            "doubt": self.doubt,
             "groups": [
                 {
                     "group": self.names[i],
@@ -275,8 +282,10 @@ class Attribution:
         return [f"{note[0].upper()}{note[1:]}." for note in (self.basis, *known, *noise)]
 
     def mark(self, group: int) -> str:
-        """``within noise`` for a group that does not stand out, unless it was measured; else empty."""
-        return "" if self.stands_out[group] or self.measured_alone[group] else "within noise"
+        """Why a group does not stand out, in a few words; empty if it does, or if it was measured."""
+        if self.stands_out[group] or self.measured_alone[group]:
+            return ""
+        return "within noise" if self.doubt is None else "rejected by the audit"
 
     def effect_text(self, group: int) -> str:
         """The effect of a group with its unit and, where there is one, its interval."""

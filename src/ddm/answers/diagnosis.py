@@ -104,6 +104,7 @@ class Diagnosis:
     suspects:   training samples of harmful and noisy groups, the least likely label first
     trust:      the audit's sentence; None without an audit
     intervals:  the effects on ``loss`` and ``accuracy`` with their intervals; empty without retrainings
+    doubt:      a sentence that says why the audit rejects the order of harmful groups; None if it does not
     """
 
     classes: tuple[str, ...]
@@ -124,21 +125,25 @@ class Diagnosis:
     suspects: tuple[Suspect, ...]
     trust: str | None
     intervals: Mapping[str, Attribution] = field(default_factory=dict)
+    doubt: str | None = None
 
     def sentences(self) -> list[str]:
         """The findings in words, the most important first, and how far to trust them last."""
         return [
             *_mislabelled_sentences(self.noisy),
             *_weakness_sentences(self.accuracy),
+            *([f"Harmful and useless groups are not named. {self.doubt}"] if self.doubt is not None else []),
             *_harmful_sentences(self.merely_harmful),
             *_confusion_sentences(self.confusions, int(self.counts.sum())),
-            *_useless_sentences(self.useless),
+            *([] if self.doubt is not None else _useless_sentences(self.useless)),
             trust_line(self.trust),
         ]
 
     @property
     def merely_harmful(self) -> tuple[Finding, ...]:
-        """Harmful groups that do not look mislabelled."""
+        """Harmful groups that do not look mislabelled; none if the audit rejects the order of harmful groups."""
+        if self.doubt is not None:
+            return ()
         noisy = {finding.group for finding in self.noisy}
         return tuple(finding for finding in self.harmful if finding.group not in noisy)
 
@@ -162,6 +167,7 @@ class Diagnosis:
             "confusions": [confusion.to_dict() for confusion in self.confusions],
             "suspects": [asdict(suspect) for suspect in self.suspects],
             "trust": self.trust,
+            "doubt": self.doubt,
         }
 
     def _group(self, k: int) -> dict[str, Any]:

@@ -73,9 +73,8 @@ class Audit:
         judgement = judge_all(self.figures[SAME]).get(figure)
         if judgement not in REJECTED:
             return None
-        use = FIGURES[figure].use or ""
-        why = "another retraining says something else" if judgement == NOISE else "retraining says something else"
-        return f"Not to be trusted here, because {why} ({use[0].lower()}{use[1:]}: {judgement})."
+        why = "retrainings disagree about it" if judgement == NOISE else "its predictions disagree with retraining"
+        return f"The audit rejects it: {(FIGURES[figure].use or '').lower()}? No, {why}."
 
     def to_dict(self) -> dict[str, Any]:
         """All fields and the sentence as JSON values."""
