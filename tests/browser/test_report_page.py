@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from playwright.sync_api import expect
 
@@ -26,6 +27,14 @@ pytestmark = pytest.mark.slow
 def page_file(datamodel, digits, tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
     report.write(datamodel, digits, path, run.summarise(datamodel, digits))
+    return path
+
+
+@pytest.fixture(scope="module")
+def refined_file(refined, digits, tmp_path_factory):
+    """A page with intervals."""
+    path = tmp_path_factory.mktemp("refined") / "report.html"
+    report.write(refined, digits, path, run.summarise(refined, digits))
     return path
 
 
@@ -76,6 +85,18 @@ def test_every_chart_is_drawn_and_nothing_is_wider_than_the_page(opened, page_fi
             assert box["width"] > 200
             assert box["height"] > 200
             assert page.locator(f"#{name} {marks}").count() > 0
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_intervals_are_drawn_and_fit_beside_effects(opened, refined_file, refined, width):
+    with opened(refined_file, width) as page:
+        assert overflow(page) <= 0
+        bars = page.locator("#bars .bars .point").count()
+        names = page.locator("#bars .yaxislayer-above text").all_text_contents()
+        assert len(names) == bars
+        alone = set(np.array(refined.partition.names)[refined.evidence.alone])
+        assert page.locator("#bars .xerror").count() == len(set(names) - alone)
+        assert page.locator("#groups .range").count() == len(refined.partition)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
