@@ -3,7 +3,6 @@
 from contextlib import contextmanager
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from playwright.sync_api import expect
 
@@ -92,10 +91,7 @@ def test_intervals_are_drawn_and_fit_beside_effects(opened, refined_file, refine
     with opened(refined_file, width) as page:
         assert overflow(page) <= 0
         bars = page.locator("#bars .bars .point").count()
-        names = page.locator("#bars .yaxislayer-above text").all_text_contents()
-        assert len(names) == bars
-        alone = set(np.array(refined.partition.names)[refined.evidence.alone])
-        assert page.locator("#bars .xerror").count() == len(set(names) - alone)
+        assert page.locator("#bars .xerror").count() == bars > 0
         assert page.locator("#groups .range").count() == len(refined.partition)
 
 
