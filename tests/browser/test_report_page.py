@@ -30,6 +30,14 @@ def page_file(datamodel, digits, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def refined_file(refined, digits, tmp_path_factory):
+    """A page with intervals."""
+    path = tmp_path_factory.mktemp("refined") / "report.html"
+    report.write(refined, digits, path, run.summarise(refined, digits))
+    return path
+
+
+@pytest.fixture(scope="module")
 def evil_file(digits, tmp_path_factory):
     """A page about classes with long and malicious names."""
     classes = (EVIL, "a name of many words that goes on and on and on", "unbroken" * 12, *digits.classes[3:])
@@ -76,6 +84,15 @@ def test_every_chart_is_drawn_and_nothing_is_wider_than_the_page(opened, page_fi
             assert box["width"] > 200
             assert box["height"] > 200
             assert page.locator(f"#{name} {marks}").count() > 0
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_intervals_are_drawn_and_fit_beside_effects(opened, refined_file, refined, width):
+    with opened(refined_file, width) as page:
+        assert overflow(page) <= 0
+        bars = page.locator("#bars .bars .point").count()
+        assert page.locator("#bars .xerror").count() == bars > 0
+        assert page.locator("#groups .range").count() == len(refined.partition)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -294,6 +295,79 @@ def test_names_are_escaped_on_the_page(run):
     assert "<script>" not in panels.notice(["<script>alert(1)</script>"])
     bars = panels.bars(run, State(remove=("<b>x</b>",)), removal.Prediction(np.eye(10)[0], np.eye(10)[1]))
     assert "<b>x</b>" not in bars
+
+
+# Intervals, after a refinement
+
+
+@pytest.fixture
+def sure(tmp_path, refined, digits) -> ExploredRun:
+    """A run with ten retrainings."""
+    return ExploredRun(tmp_path, refined, digits)
+
+
+def question_of(run, stands_out):
+    """The first state, question and trace whose group stands out, or does not."""
+    for index in range(len(run.data.test)):
+        state = State(index=index)
+        question = pose_question(run, state)
+        trace = influences.trace_answer(run, state, question)
+        if trace.stands_out == stands_out:
+            return state, question, trace
+    raise AssertionError("there is no such question")
+
+
+def test_effects_on_the_page_are_in_points_and_have_the_intervals_of_the_library(sure):
+    state = State(index=3)
+    question = pose_question(sure, state)
+    ranking = influences.rank_groups(sure, state, question)
+    found = sure.datamodel.attribute(sure.data.test[3], "probabilities").on(sure.classes[question.predicted]).sort()
+    np.testing.assert_allclose(ranking.low[:, 0], found.low[:, found.focus], atol=1e-6)
+    assert ranking.fraction
+    choices = Page(sure)._tick_choices(state, Page(sure)._update_answer(state)[1])
+    assert len(choices) == 12
+    for i, (label, name) in enumerate(choices):
+        low, high = (f"{100 * end:+.1f}".replace("-", "−") for end in found.interval(i))
+        known = "measured" if found.measured_alone[i] else f"{low} to {high}"
+        assert name == found.names[i]
+        assert label.endswith(f" points ({known})")
+
+
+def test_strongest_groups_within_noise_are_marked_and_not_numbered(sure):
+    state, question, _ = question_of(sure, True)
+    ranking = influences.rank_groups(sure, state, question)
+    shown = panels.strongest(state, "3", ranking, 12)
+    rows = re.findall(r"<li( class='ddm-noise')?>Removing <strong>(.*?)</strong>(.*?)</li>", shown)
+    assert [name for _, name, _ in rows] == list(ranking.names[:12])
+    assert [bool(noise) for noise, _, _ in rows] == [not clear for clear in ranking.stands_out[:12]]
+    assert {bool(noise) for noise, _, _ in rows} == {True, False}
+    for i, (_, _, words) in enumerate(rows):
+        assert (", within noise" in words) == bool(ranking.mark(i))
+    assert ranking.basis in shown
+
+
+@pytest.mark.parametrize("stands_out", [True, False])
+def test_the_trail_says_when_no_group_stands_out(sure, stands_out):
+    state, question, trace = question_of(sure, stands_out)
+    shown = panels.trail(sure, state, question, trace)
+    assert ("No single group stands out" in shown) != stands_out
+    assert ("data-doubt" in shown) != stands_out
+    best = int(trace.clusters.order()[0])
+    assert trace.clusters.interval_text(best).replace("-", "−") in shown
+
+
+def test_the_head_of_the_page_counts_retrainings_or_says_how_to_make_them(run, sure):
+    assert "11 retrainings refine the effects" in sentences.evidence_sentence(sure)
+    assert "ddm refine RUN --retrain 20" in sentences.evidence_sentence(run)
+    state = State(index=3)
+    question = pose_question(run, state)
+    ranking = influences.rank_groups(run, state, question)
+    for shown in (
+        panels.strongest(state, "3", ranking),
+        panels.trail(run, state, question, influences.trace_answer(run, state, question)),
+    ):
+        assert "interval" not in shown
+        assert "noise" not in shown
 
 
 # The address

@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from PIL import Image
 
 import ddm
-from ddm.plots import NEUTRAL, save
+from ddm.plots import NEUTRAL, WITHIN_NOISE, save
 from ddm.plots.shared_synset import pulls
 from ddm.truth.audit import Audit
 
@@ -227,6 +228,48 @@ def test_pictures_show_themselves_in_notebooks_and_are_saved(answer, tmp_path):
     assert figure._repr_png_().startswith(b"\x89PNG")
     save(figure, tmp_path / "a.png")
     assert Image.open(tmp_path / "a.png").width > 100
+
+
+def whiskers(axes):
+    """The ends of each whisker, by the row of its bar."""
+    (lines,) = [part for part in axes.collections if isinstance(part, LineCollection)]
+    return {round(y): (left, right) for (left, y), (right, _) in lines.get_segments()}
+
+
+def test_whiskers_are_intervals_and_bars_within_noise_are_light(refined, digits):
+    ranked = refined.attribute(digits.validation, "accuracy").sort()
+    axes = ranked.plot(12).axes[0]
+    known = ranked.measured_alone[:12]
+    assert known.any()
+    assert whiskers(axes) == {
+        i: pytest.approx((100 * ranked.low[i, 0], 100 * ranked.high[i, 0])) for i in range(12) if not known[i]
+    }
+    colours = [to_hex(bar.get_facecolor()).upper() for bar in axes.patches]
+    assert colours == [NEUTRAL if clear else WITHIN_NOISE for clear in ranked.stands_out[:12]]
+    assert set(colours) == {NEUTRAL, WITHIN_NOISE}
+    assert "whiskers: 90 % intervals, none if measured" in axes.get_xlabel()
+
+
+def test_without_intervals_there_are_no_whiskers(answer, refined, digits):
+    for found in (answer, refined.attribute(digits.test[3], "probabilities", design="random")):
+        axes = found.plot(12).axes[0]
+        assert whiskers(axes) == {}
+        assert "whiskers" not in axes.get_xlabel()
+        assert {to_hex(bar.get_facecolor()).upper() for bar in axes.patches} == {NEUTRAL}
+
+
+def test_a_trail_marks_no_group_that_may_be_noise_and_says_so(refined, digits):
+    found = [refined.trace(digits.test[i], "probabilities") for i in range(60)]
+    assert {one.stands_out for one in found} == {True, False}
+    for stands_out in (True, False):
+        one = next(trace for trace in found if trace.stands_out == stands_out)
+        figure = one.plot()
+        classes, clusters = figure.axes
+        assert whiskers(classes) == {}
+        assert len(whiskers(clusters)) == np.sum(~one.clusters.measured_alone)
+        assert [bar.get_label() == "found" for bar in clusters.patches].count(True) == int(stands_out)
+        assert ("No single group stands out" in figure.get_suptitle()) != stands_out
+        drawn(figure)
 
 
 # --- notebook tables ---

@@ -24,9 +24,10 @@ import ddm.counterfactual.counterfactuals
 from ddm import report
 from ddm.report.effects import ends
 from ddm.report.groups import apart, flat
-from ddm.report.numbers import percent, points, raised, signed
+from ddm.report.numbers import between, percent, points, raised, signed
 from ddm.report.pictures import BUDGET, Pictures
-from ddm.report.predictions import choose
+from ddm.report.predictions import choose, predictions_section
+from ddm.report.subject import Subject
 from ddm.runs import run
 from ddm.truth.audit import OTHER, SAME, Audit
 from ddm.truth.figures import FIGURES
@@ -231,6 +232,91 @@ def test_a_page_without_an_audit_says_so_and_how_to_make_one(bare):
     assert "Not audited" in bare.text["trust"]
     assert "ddm audit RUN" in bare.text["trust"]
     assert 'class="gauge"' not in bare.html
+
+
+# --- intervals, after a refinement ---
+
+
+@pytest.fixture(scope="module")
+def intervals(refined, digits, tmp_path_factory):
+    """The page of a refined datamodel."""
+    return written(refined, digits, tmp_path_factory.mktemp("intervals"))
+
+
+def test_bars_have_whiskers_and_are_light_within_noise(intervals, refined, digits):
+    found, bars = refined.attribute(digits.validation, "loss"), intervals.charts["bars-data"]
+    diagnosis = refined.diagnose(digits.validation)
+    bad = {finding.group for finding in (*diagnosis.harmful, *diagnosis.noisy)}
+    trace, names = bars["data"][0], bars["layout"]["yaxis"]["ticktext"]
+    ends = zip(names, trace["x"], trace["error_x"]["arrayminus"], trace["error_x"]["array"], strict=True)
+    for i, (name, value, below, above) in enumerate(ends):
+        number = found.names.index(name)
+        assert (value - below, value + above) == pytest.approx(found.interval(number), abs=1e-4)
+        light = not found.stands_out[number] and name not in bad
+        assert (trace["marker"]["color"][i] == "var(--noise)") == light
+    assert "var(--noise)" in trace["marker"]["color"]
+
+
+def test_tables_of_helpful_and_harmful_groups_hold_no_noise(intervals, refined, digits):
+    found = refined.attribute(digits.validation, "loss")
+    helping, harming = intervals.text["effects"].split("Groups that help most")[1].split("Groups that harm most")
+    listed = re.findall(r"(\d/\d) \d+ samples? ([+−][\d.]+) (measured|[+−][\d.]+ to [+−]?[\d.]+)", helping + harming)
+    strongest = np.concatenate(ends(found.scores, 8))
+    assert {name for name, _, _ in listed} == {found.names[k] for k in strongest if found.stands_out[k]}
+    assert 0 < len(listed) < len(strongest)
+    for name, effect, known in listed:
+        number = found.names.index(name)
+        assert effect == signed(float(found.scores[number]))
+        assert known == ("measured" if found.measured_alone[number] else between(*found.interval(number)))
+    assert found.basis in intervals.text["effects"]
+
+
+def test_drivers_of_predictions_have_intervals_and_doubts(intervals, refined, digits):
+    text = intervals.text["predictions"]
+    stories = re.findall(r"test sample (\d+) The model says (\S+)", text)
+    assert len(stories) >= 3
+    for row, said in stories:
+        found = refined.attribute(digits.test[int(row)], "probabilities").on(said)
+        best = int(found.scores.argmin())
+        low, high = (100 * end for end in found.interval(best))
+        known = "measured" if found.measured_alone[best] else between(low, high, 1)
+        assert f"{points(float(found.scores[best]))} {known}" in text
+    doubts = [drivers for row, said in stories if (drivers := doubt(refined, digits, int(row), said))]
+    assert text.count("No single group stands out") == len(doubts)
+    for sentence in doubts:
+        assert sentence in text
+
+
+def doubt(datamodel, digits, row, said):
+    """The sentence that the strongest driver of a prediction may be noise, or None."""
+    found = datamodel.attribute(digits.test[row], "probabilities").on(said)
+    strongest = np.argsort(found.scores)[:3]
+    return found.of(strongest[found.scores[strongest] < 0]).no_stand_out
+
+
+def test_a_question_without_a_clear_cause_has_the_sentence(refined, digits):
+    x = digits.test.batch()[0]
+    logits = refined.target.outputs(x)
+    row = next(
+        i for i in range(len(x)) if doubt(refined, digits, i, digits.classes[int(logits[i].argmax())]) is not None
+    )
+    diagnosis = refined.diagnose(digits.validation)
+    subject = Subject(refined, digits, diagnosis, "test", digits.test[[row]], Pictures(digits.train, False))
+    (story,) = predictions_section(subject)["stories"]
+    assert story["no_stand_out"] == doubt(refined, digits, row, story["said"])
+    assert story["drivers"][0]["certainty"].noise
+
+
+def test_the_section_on_trust_counts_the_retrainings(intervals, bare, page, refined):
+    count = len(refined.evidence.orders)
+    assert count == 11
+    assert f"{count} retrainings refine the effects of groups" in intervals.text["trust"]
+    assert "guesses" not in intervals.text["trust"]
+    for other in (bare, page):
+        assert "ddm refine RUN --retrain 20" in other.text["trust"]
+        assert "retrainings refine" not in other.text["trust"]
+        assert "error_x" not in other.charts["bars-data"]["data"][0]
+        assert "within noise" not in other.html.split("</style>")[1].split("<script>")[0]
 
 
 def test_suspects_are_those_of_the_diagnosis(datamodel, digits, tmp_path):

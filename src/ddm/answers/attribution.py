@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 SIGN = "positive: removing the group raises the value; negative: removing it lowers the value"
 
+_COMPARABLE = 0.5
+"""Effects of at least this share of the strongest one are comparable with it."""
+
 
 @dataclass(frozen=True, eq=False)
 class Attribution:
@@ -139,12 +142,20 @@ class Attribution:
 
     @property
     def no_stand_out(self) -> str | None:
-        """A sentence that says that no group stands out; None if the strongest does, or without intervals."""
-        best = int(self.order()[0])
-        if self.stands_out[best]:
+        """A sentence that says that no group stands out; None if one does, or without intervals.
+
+        Groups with less than half of the strongest effect do not count, however sure their effect is.
+        """
+        strength = np.nan_to_num(self._strength, nan=-np.inf)
+        least = strength.max() - (1 - _COMPARABLE) * abs(strength.max())
+        if self.stands_out[strength >= least].any():
             return None
-        if self.doubt is not None:
-            return f"No group is named. {self.doubt}"
+        return self.may_be_noise if self.doubt is None else f"No group is named. {self.doubt}"
+
+    @property
+    def may_be_noise(self) -> str:
+        """A sentence that says that the strongest effect may be noise."""
+        best = int(self.order()[0])
         median = units.change_text(float(self.usual[self.focus]), self.fraction)
         usual = f" (the median effect of all groups is {median})" if self.one_way else ""
         return (
@@ -172,9 +183,15 @@ class Attribution:
 
     def order(self) -> np.ndarray:
         """Group numbers ``(K,)`` from the strongest effect to the weakest; groups without an effect (NaN) come last."""
-        key = np.abs(self.scores) if self.signed else self.scores
-        ranked: np.ndarray = np.argsort(-np.where(np.isnan(key), -np.inf, key), kind="stable")
+        strength = self._strength
+        ranked: np.ndarray = np.argsort(-np.where(np.isnan(strength), -np.inf, strength), kind="stable")
         return ranked
+
+    @property
+    def _strength(self) -> np.ndarray:
+        """What groups are ranked by ``(K,)``."""
+        strength: np.ndarray = np.abs(self.scores) if self.signed else self.scores
+        return strength
 
     def sort(self) -> Attribution:
         """The same groups, strongest effect first."""

@@ -83,10 +83,12 @@ class Trace:
     @property
     def no_stand_out(self) -> str | None:
         """A sentence that says that no group stands out; None if the most responsible one does."""
-        sentence = self._answer.no_stand_out
-        if sentence is None or self.classes is None:
-            return sentence
-        return sentence.replace("strongest effect,", f"strongest effect in class {self.class_name},", 1)
+        if self.stands_out:
+            return None
+        where = "" if self.classes is None else f" in class {self.class_name}"
+        if self._answer.doubt is not None:
+            return f"No group is named. {self._answer.doubt}"
+        return self._answer.may_be_noise.replace("strongest effect,", f"strongest effect{where},", 1)
 
     @property
     def _best(self) -> int:

@@ -83,8 +83,7 @@ def bars(
 
 
 def _whiskers(effects: np.ndarray, intervals: Attribution) -> Chart:
-    ends = (intervals.low[:, intervals.focus], intervals.high[:, intervals.focus])
-    low, high = (np.where(intervals.measured_alone, np.nan, end) for end in ends)
+    low, high = intervals.low[:, intervals.focus], intervals.high[:, intervals.focus]
     return {
         "type": "data",
         "symmetric": False,
