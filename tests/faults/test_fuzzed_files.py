@@ -25,6 +25,7 @@ from PIL import Image
 
 import ddm
 from ddm import networks
+from ddm.bench.evidence_files import StoredEvidence
 from ddm.bench.outcome import Cost, Outcome
 from ddm.bench.truths import Facts, StoredTruth
 from ddm.compute.files import read_json, read_json_object
@@ -107,6 +108,12 @@ def _small_truth() -> StoredTruth:
     return StoredTruth(facts, partition, removed, torch.arange(48.0).reshape(2, 4, 3, 2))
 
 
+def _small_evidence() -> StoredEvidence:
+    """The evidence of a problem with 3 groups: a retraining in each of 2 batch orders, of 3 samples and 2 classes."""
+    removed, orders = np.array([[1, 1, 0], [0, 0, 1]], dtype=bool), np.array([0, 2])
+    return StoredEvidence("0", removed, orders, orders, torch.ones(2, 3, 2), torch.ones(2, 3, 2))
+
+
 def _readers(run: Path) -> dict[str, Reader]:
     """The readers of single files."""
 
@@ -171,6 +178,9 @@ def _readers(run: Path) -> dict[str, Reader]:
         "truth": Reader(
             "file.safetensors", files("truth.safetensors"), mutations.changed_safetensors, StoredTruth.load
         ),
+        "stored-evidence": Reader(
+            "file.safetensors", files("stored.safetensors"), mutations.changed_safetensors, StoredEvidence.load
+        ),
         "idx": Reader("file-ubyte", [_idx(pixels)], mutations.changed_bytes, lambda path: idx.read_idx(path, 3)),
         "idx-gz": Reader(
             "file-ubyte.gz", [gzip.compress(_idx(pixels))], mutations.changed_gzip, lambda path: idx.read_idx(path, 3)
@@ -188,7 +198,7 @@ def _readers(run: Path) -> dict[str, Reader]:
 
 NAMES = (
     *("manifest", "json", "config", "audit", "safetensors", "synset", "partition", "network", "outcome"),
-    *("truth", "responses", "idx", "idx-gz", "pickle", "npz", "image"),
+    *("truth", "stored-evidence", "responses", "idx", "idx-gz", "pickle", "npz", "image"),
 )
 
 
@@ -201,6 +211,7 @@ def readers(tiny_run, tmp_path_factory) -> dict[str, Reader]:
     effects = Effects(*(np.ones(shape, np.float32) for shape in ((2, 2), (2, 2), (2,), (3, 2), (2,))))
     Outcome(effects, Cost(1.0, 2.0, 3)).save(run / "outcome.safetensors")
     _small_truth().save(run / "truth.safetensors")
+    _small_evidence().save(run / "stored.safetensors")
     state = {name: torch.ones(2) for name in "ab"}
     seen = Steps({name: TensorSteps(0.1, count=1) for name in state}, scaled=True, optimizer="Adam")
     Trajectory(run / "trajectory").append(state, 0, 0.0, seen, {name: tensor.clone() for name, tensor in state.items()})

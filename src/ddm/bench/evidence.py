@@ -40,8 +40,16 @@ _PRIORS = {"response": "responses", "none": "no prior", "trak": "TRAK", "ekfac":
 _KINDS = {"singles": "one group, never retrained alone", "pairs": "two groups", "unions": "a tenth of the groups"}
 """Removals whose intervals are checked."""
 
-_OTHER_RUN = ("target's batch order", "other batch orders")
-"""Where the evidence for other runs comes from."""
+_OTHER_RUN = {
+    "mixture, target's batch order": (NEUTRAL, "-"),
+    "singles, target's batch order": (NEUTRAL, "--"),
+    "mixture, other batch orders": (ACCENT, "-"),
+    "singles, other batch orders": (ACCENT, "--"),
+}
+"""Evidence for other runs, with colour and style of its line in the picture."""
+
+_UNIONS = ("unrefined", "mixture", "unions", "larger unions")
+"""Designs that say something about groups never retrained alone."""
 
 _MARKERS = {"mixture": "o", "singles": "s", "unions": "^", "larger unions": "v", "unions, no prior": "x"}
 """The designs, with a marker for each in the picture."""
@@ -97,8 +105,9 @@ def _measure(case: Case, name: str) -> dict[str, list[Row]]:
 def _same_run(case: Case) -> Iterator[Row]:
     """Figures by number and design of retrainings, in the target's batch order."""
     nothing = torch.zeros_like(case.prior_of_singles)
-    for number in case.budgets:
-        drawn = [case.designs(number, draw) for draw in range(_DRAWS if number else 1)]
+    yield _mean_row(0, "unrefined", [case.same_run(case.mixture(0))])
+    for number in case.budgets[1:]:
+        drawn = [case.designs(number, draw) for draw in range(_DRAWS)]
         for design in drawn[0]:
             yield _mean_row(number, design, [case.same_run(designs[design]) for designs in drawn])
         scores = [case.same_run(designs["unions"], nothing) for designs in drawn]
@@ -108,9 +117,14 @@ def _same_run(case: Case) -> Iterator[Row]:
 def _other_run(case: Case) -> Iterator[Row]:
     """Figures in a batch order that no evidence has, by evidence of the target's own order and of several others."""
     for number in case.budgets:
-        own = [case.other_run(case.mixture(number, draw)) for draw in range(_DRAWS if number else 1)]
-        yield _mean_row(number, _OTHER_RUN[0], own)
-        yield _mean_row(number, _OTHER_RUN[1], [case.other_run(case.elsewhere(number))])
+        found = [
+            [case.mixture(number, draw) for draw in range(_DRAWS if number else 1)],
+            [case.designs(number)["singles"]],
+            [case.elsewhere(number)],
+            [case.elsewhere(number, alone=number)],
+        ]
+        for design, drawn in zip(_OTHER_RUN, found, strict=True):
+            yield _mean_row(number, design, [case.other_run(trials) for trials in drawn])
 
 
 def _mean_row(number: int, design: str, scores: Sequence[Mapping[str, float]]) -> Row:
@@ -145,7 +159,7 @@ def _summary(case: Case, found: Mapping[str, Sequence[Row]]) -> Row:
     """What is expected of evidence, one row for a problem."""
     enough, designs = case.enough, {row["design"]: row for row in found["same run"] if row["R"] == case.enough}
     start, mixed = found["same run"][0], designs["mixture"]
-    sizes = [row["slope"] for row in found["same run"] if row["design"] == "mixture" and row["R"] >= 10]
+    many = [row for row in found["same run"] if row["design"] == "mixture" and row["R"] >= 10]
     before, after = case.question_seconds()
     return {
         "groups": case.count,
@@ -160,8 +174,8 @@ def _summary(case: Case, found: Mapping[str, Sequence[Row]]) -> Row:
         **{f"{name}_{figure}": row[figure] for name, row in designs.items() for figure in ("oracle_fraction", "rho")},
         **_summary_of_other_runs(found["other run"]),
         "worst_lead": _worst_lead(found["priors"]),
-        "slope_low": min(sizes),
-        "slope_high": max(sizes),
+        **{f"{key}_low": min(row[key] for row in many) for key in ("slope", "new_slope")},
+        **{f"{key}_high": max(row[key] for row in many) for key in ("slope", "new_slope")},
         **_summary_of_intervals(found["intervals"], enough),
         "question_before": 1000 * before,
         "question_after": 1000 * after,
@@ -170,12 +184,12 @@ def _summary(case: Case, found: Mapping[str, Sequence[Row]]) -> Row:
 
 
 def _summary_of_other_runs(rows: Sequence[Row]) -> Row:
-    own, other = ([row["rho"] for row in rows if row["design"] == design] for design in _OTHER_RUN)
+    curves = {design: [row["rho"] for row in rows if row["design"] == design] for design in _OTHER_RUN}
+    start = rows[0]["rho"]
     return {
-        "unrefined_other_rho": own[0],
-        "worst_other_gain": min(own[1:] + other[1:]) - own[0],
-        "own_order_rho": own[-1],
-        "other_orders_rho": other[-1],
+        "unrefined_other_rho": start,
+        **{f"{design}, rho": curve[-1] for design, curve in curves.items()},
+        **{f"{design}, smallest gain": min(curve[1:]) - start for design, curve in curves.items()},
     }
 
 
@@ -215,6 +229,9 @@ def _report(tables: Mapping[str, Sequence[Row]]) -> Report:
             **{f"{name}_rho": f"rho, {name}" for name in ("unrefined", *list(_MARKERS)[:3])},
             "slope_low": "slope, lowest at R ≥ 10",
             "slope_high": "highest",
+            "new_slope_low": "slope of groups never retrained alone, lowest at R ≥ 10",
+            "new_slope_high": "highest",
+            "worst_lead": "smallest lead of rho over other priors at any R",
             "question_before": "question before, ms",
             "question_ratio": "after, times as long",
         },
@@ -226,11 +243,13 @@ def _report(tables: Mapping[str, Sequence[Row]]) -> Report:
                 {
                     "title": "problem",
                     "unrefined_other_rho": "rho, unrefined",
-                    "own_order_rho": "K retrainings in the target's batch order",
-                    "other_orders_rho": "K retrainings in five other batch orders",
+                    **{f"{design}, rho": f"rho at R = K, {design}" for design in _OTHER_RUN},
                     "retrain_other_rho": "another retraining of all groups",
-                    "worst_other_gain": "smallest gain over unrefined at any R",
-                    "worst_lead": "same run: smallest lead over other priors at any R",
+                    **{
+                        f"{design}, smallest gain": f"smallest gain at any R, {design}"
+                        for design in _OTHER_RUN
+                        if design.startswith("mixture")
+                    },
                 },
             ),
             Table(
@@ -245,7 +264,7 @@ def _report(tables: Mapping[str, Sequence[Row]]) -> Report:
                 "Same run, by number and design of retrainings",
                 tables["same run"],
                 {
-                    "title": "problem",
+                    "method": "problem",
                     "R": "R",
                     "design": "design",
                     **figures,
@@ -258,14 +277,14 @@ def _report(tables: Mapping[str, Sequence[Row]]) -> Report:
                 "other run",
                 "Other run, by number of retrainings and their batch orders",
                 tables["other run"],
-                {"title": "problem", "R": "R", "design": "evidence in", **figures},
+                {"method": "problem", "R": "R", "design": "evidence in", **figures},
             ),
             Table("priors", "Priors, by number of retrainings", _by_prior(tables["priors"]), _prior_columns()),
             Table(
                 "intervals",
                 f"How often {LEVEL:.0%} intervals hold the truth, by number of retrainings",
                 tables["intervals"],
-                {"title": "problem", "R": "R", "kind": "removal", "asked": "retrainings asked about", **values},
+                {"method": "problem", "R": "R", "kind": "removal", "asked": "retrainings asked about", **values},
             ),
         ],
         notes=_notes(),
@@ -285,7 +304,7 @@ def _by_prior(rows: Sequence[Row]) -> list[Row]:
 def _prior_columns() -> dict[str, str]:
     every = {f"{prior}_rho": f"rho, {title}" for prior, title in _PRIORS.items()}
     new = {f"{prior}_new_rho": f"rho of groups never retrained alone, {title}" for prior, title in _PRIORS.items()}
-    return {"title": "problem", "R": "R", **every, **new}
+    return {"method": "problem", "R": "R", **every, **new}
 
 
 def _notes() -> list[str]:
@@ -297,7 +316,7 @@ def _notes() -> list[str]:
         "others a tenth of the groups at a time. Larger unions leave out a sixth. A group that was retrained alone has "
         "its true effect, so figures of all groups rise with the share of such groups; figures of groups never "
         f"retrained alone do not. Each figure is the mean over {_DRAWS} draws of the unions. In other batch orders, "
-        "the evidence is a third of single groups and two thirds of unions of a sixth.",
+        "the mixture is a third of single groups and two thirds of unions of a sixth.",
         "The posterior's parameters are estimated on validation samples, figures on test samples. No prior: the "
         "retrainings alone, as datamodels are estimated. Priors are compared on the log-odds of the correct class, the "
         "only value that TRAK and EK-FAC predict, with the same retrainings for all; their scores are multiplied by "
@@ -322,7 +341,7 @@ def _figure(tables: Mapping[str, Sequence[Row]]) -> Figure:
         same, other = ([row for row in tables[table] if row["method"] == name] for table in ("same run", "other run"))
         column[0].set_title(name)
         _draw(column[0], same, "rho")
-        _draw(column[1], [row for row in same if row["design"] != "singles"], "new_rho", "new_unrefined_rho")
+        _draw(column[1], [row for row in same if row["design"] in _UNIONS], "new_rho", "new_unrefined_rho")
         _draw_other(column[2], other, summary)
         column[2].set_xlabel("retrainings")
     for panel, label in zip(
@@ -340,17 +359,20 @@ def _figure(tables: Mapping[str, Sequence[Row]]) -> Figure:
 def _draw(panel: Axes, rows: Sequence[Row], key: str, less: str | None = None) -> None:
     """One line for each design."""
     for design, marker in _MARKERS.items():
-        points = [(row["R"], row[key] - (row[less] if less else 0)) for row in rows if row["design"] == design]
-        if points:
+        chosen = [
+            row for row in rows if row["design"] in (design, *(["unrefined"] if "no prior" not in design else []))
+        ]
+        points = [(row["R"], row[key] - (row[less] if less else 0)) for row in chosen]
+        if len(points) > 1:
             style: dict[str, Any] = {"color": ACCENT if design == "mixture" else NEUTRAL, "marker": marker}
             panel.plot(*zip(*points, strict=True), label=design, markersize=4, **style)
     _plain(panel)
 
 
 def _draw_other(panel: Axes, rows: Sequence[Row], summary: Row) -> None:
-    for design, marker, colour in zip(_OTHER_RUN, "DP", (NEUTRAL, ACCENT), strict=True):
+    for design, (colour, style) in _OTHER_RUN.items():
         points = [(row["R"], row["rho"]) for row in rows if row["design"] == design]
-        panel.plot(*zip(*points, strict=True), label=f"evidence in {design}", color=colour, marker=marker, markersize=4)
+        panel.plot(*zip(*points, strict=True), label=design, color=colour, linestyle=style)
     panel.axhline(summary["retrain_other_rho"], color=NEUTRAL, linestyle=":", label="another retraining of all groups")
     _plain(panel)
 

@@ -176,13 +176,16 @@ class Case:
         alone = _alone(number)
         return _first(self.singles, alone).join(_first(self.unions, number - alone, draw))
 
-    def elsewhere(self, number: int) -> Trials:
-        """A mixture in other batch orders: a third leave out one group, the others a sixth. Orders take turns."""
+    def elsewhere(self, number: int, alone: int | None = None) -> Trials:
+        """In other batch orders, ``alone`` leave out one group (default: a third), the others a sixth of the groups.
+
+        The most important groups come first, and unions of each batch order take turns.
+        """
         stored = self.evidence
         other = stored.orders != 0
         trials = Trials(stored.removed[other], stored.orders[other], stored.changes[torch.as_tensor(other)])
         single = trials.removed.sum(1) == 1
-        alone = _alone(number)
+        alone = _alone(number) if alone is None else alone
         rows = np.flatnonzero(single)
         ranked = rows[np.argsort(-self.importance[trials.removed[rows].argmax(1)], kind="stable")]
         turns = np.flatnonzero(~single)
