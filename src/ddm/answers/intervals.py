@@ -6,8 +6,9 @@ predicted deviation of that model, the draws ±z_r give draws of its true output
 of its true value. The interval holds the middle 90 % of them. The retraining is the unit: outputs of one network err
 together, so they count once.
 
-Fewer than nine retrainings cannot show where 90 % end. Then the draws are normal with the covariance of the z_r, and
-widened as Student's distribution with R degrees of freedom is.
+Retrainings that share groups also share what is missed, so R of them are worth fewer independent errors, N
+(``Posterior.effective``). Fewer than nine cannot show where 90 % end. Then the draws are normal with the covariance of
+the z_r, and widened as Student's distribution with N degrees of freedom is.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ LEVEL = 0.9
 """How often the true value shall lie in an interval."""
 
 ENOUGH = 9
-"""Retrainings from which intervals rest on the retrainings alone."""
+"""Independent errors from which intervals rest on the retrainings alone."""
 
-_MODELLED = 40
-"""Draws if there are fewer retrainings."""
+_MODELLED = 100
+"""Draws if there are fewer independent errors."""
 
 _MOST = 60
 """Draws at most: more narrow the interval's ends down very little."""
@@ -81,7 +82,7 @@ class Intervals:
         """What the intervals rest on, in words."""
         count = len(self.models.residuals.evidence)
         retrainings = f"{count} retraining{'s' if count > 1 else ''}"
-        if count < ENOUGH:
+        if self.models.residuals.posterior.effective < ENOUGH:
             return f"{LEVEL:.0%} intervals modelled from {retrainings}, too few to be sure: retrain more (ddm refine)"
         return f"{LEVEL:.0%} intervals from {retrainings}, each predicted by the others"
 
@@ -91,11 +92,11 @@ class Draws:
     """Draws of the standardised error of the outputs.
 
     errors: ``(D, n, L)``
-    rank:   how many draws lie outside of the interval at each end
+    rank:   how many draws lie outside of the interval at each end; between whole numbers, its ends are interpolated
     """
 
     errors: Tensor
-    rank: int
+    rank: float
 
     def ends(self, objective: Objective, logits: Tensor, deviations: Tensor, base: Tensor, y: Tensor) -> np.ndarray:
         """Ends ``(2, m, O)`` of the interval of an objective's value, for each of m models.
@@ -110,32 +111,49 @@ class Draws:
         values = objective.values([whole.flatten(0, 1)], base, y).double().cpu().numpy()
         values = values.reshape(*whole.shape[:2], -1)
         point, drawn = values[:, 0], np.sort(values[:, 1:], axis=1)
-        low, high = drawn[:, self.rank], drawn[:, drawn.shape[1] - 1 - self.rank]
+        low, high = _at(drawn, self.rank), _at(drawn[:, ::-1], self.rank)
         ends = np.stack([np.minimum(low, point), np.maximum(high, point)])
         return np.where(unknown[:, None], np.nan, ends)
 
 
 def make_draws(models: RefinedModels, x: Tensor, fast: bool = False, seed: int = 0) -> Draws:
     """Draws of the standardised error of the outputs of inputs ``x (n, ...)``."""
-    return draw_errors(*models.residuals.deviations(x, fast), seed)
+    residuals = models.residuals
+    return draw_errors(*residuals.deviations(x, fast), residuals.posterior.effective, seed)
 
 
-def draw_errors(missed: Tensor, variances: np.ndarray, seed: int = 0) -> Draws:
+def draw_errors(missed: Tensor, variances: np.ndarray, effective: float, seed: int = 0) -> Draws:
     """Draws of the standardised error, from what predictions of R retrainings missed.
 
     missed:    what each retraining shows that the others do not predict ``(R, n, L)``
     variances: its predicted variances ``(R,)``
+    effective: the number of independent errors that these are worth
     """
     missed = missed / torch.as_tensor(variances).sqrt().to(missed)[:, None, None]
     count = len(missed)
-    if count < ENOUGH:
+    if effective < ENOUGH:
         generator = np.random.default_rng(seed)
         weights = generator.standard_normal((_MODELLED // 2, count)) / np.sqrt(count)
-        wider = stats.t.ppf((1 + LEVEL) / 2, count) / stats.norm.ppf((1 + LEVEL) / 2)
+        wider = stats.t.ppf((1 + LEVEL) / 2, effective) / stats.norm.ppf((1 + LEVEL) / 2)
         missed = wider * torch.einsum("dr,rnl->dnl", torch.as_tensor(weights).to(missed), missed)
+        effective = len(missed)
     elif 2 * count > _MOST:
         missed = missed[torch.as_tensor(np.linspace(0, count - 1, _MOST // 2).round().astype(int))]
-    draws = torch.cat([missed, -missed])
-    # A new error is the j-th largest of these and itself, in absolute value, with probability 1 / (len(missed) + 1).
-    outside = int((1 - LEVEL) * (len(missed) + 1) + 1e-9)
-    return Draws(draws, max(0, outside - 1))
+    return Draws(torch.cat([missed, -missed]), _rank(len(missed), min(effective, len(missed))))
+
+
+def _rank(count: int, effective: float) -> float:
+    """How many of ``count`` draws, and their negatives, lie outside of the interval at each end.
+
+    The k-th largest of N independent absolute errors is exceeded by a new one with probability k / (N + 1). So its
+    place among them, (k − ½) / N, is lower than 1 − LEVEL by (LEVEL − ½) / N.
+    """
+    outside = (1 - LEVEL) - (LEVEL - 0.5) / effective
+    return max(0.0, count * outside - 0.5)
+
+
+def _at(drawn: np.ndarray, rank: float) -> np.ndarray:
+    """The values ``(m, O)`` at a place of the sorted draws ``(m, D, O)``, interpolated between two of them."""
+    first = int(rank)
+    found: np.ndarray = drawn[:, first] + (rank - first) * (drawn[:, first + 1] - drawn[:, first])
+    return found

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,16 @@ class Posterior:
         inverse = np.linalg.inv(self._covariance())
         own = np.diag(inverse)
         return inverse / own[:, None], 1 / own
+
+    @cached_property
+    def effective(self) -> float:
+        """The number of independent errors that say as much about the size of errors as those of ``left_out``.
+
+        It lies between 1 and R: retrainings that share groups also share what is missed.
+        """
+        inverse = np.linalg.inv(self._covariance())
+        own = np.sqrt(np.diag(inverse))
+        return float(len(own) ** 2 / np.square(inverse / np.outer(own, own)).sum())
 
     def _cross(self, removed: np.ndarray, order: int) -> np.ndarray:
         return self.spread.covariance(removed, np.full(len(removed), order), self.removed, self.orders)
