@@ -8,7 +8,7 @@ together, so they count once.
 
 Retrainings that share groups also share what is missed, so R of them are worth fewer independent errors, N
 (``Posterior.effective``). Fewer than nine cannot show where 90 % end. Then the draws are normal with the covariance of
-the z_r, and widened as Student's distribution with N degrees of freedom is.
+the z_r, and scaled to end where Student's distribution with N degrees of freedom does.
 """
 
 from __future__ import annotations
@@ -132,11 +132,11 @@ def draw_errors(missed: Tensor, variances: np.ndarray, effective: float, seed: i
     missed = missed / torch.as_tensor(variances).sqrt().to(missed)[:, None, None]
     count = len(missed)
     if effective < ENOUGH:
-        generator = np.random.default_rng(seed)
-        weights = generator.standard_normal((_MODELLED // 2, count)) / np.sqrt(count)
-        wider = stats.t.ppf((1 + LEVEL) / 2, effective) / stats.norm.ppf((1 + LEVEL) / 2)
-        missed = wider * torch.einsum("dr,rnl->dnl", torch.as_tensor(weights).to(missed), missed)
-        effective = len(missed)
+        weights = np.random.default_rng(seed).standard_normal((_MODELLED // 2, count))
+        effective, freedom = len(weights), effective
+        largest_first = np.sort(np.abs(weights), axis=0)[None, ::-1]
+        weights *= stats.t.ppf((1 + LEVEL) / 2, freedom) / _at(largest_first, _rank(len(weights), effective)).mean()
+        missed = torch.einsum("dr,rnl->dnl", torch.as_tensor(weights / np.sqrt(count)).to(missed), missed)
     elif 2 * count > _MOST:
         missed = missed[torch.as_tensor(np.linspace(0, count - 1, _MOST // 2).round().astype(int))]
     return Draws(torch.cat([missed, -missed]), _rank(len(missed), min(effective, len(missed))))
