@@ -102,6 +102,16 @@ class Spread:
         total += same * chance[:, None]
         return total
 
+    def variance(self, removed: np.ndarray, order: int) -> np.ndarray:
+        """The diagonal ``(M,)`` of the covariance of removals ``(M, K)`` in one batch order."""
+        amounts = np.abs(removed.astype(float))
+        shared, size, changed = np.square(amounts).sum(1), amounts.sum(1), amounts.any(1)
+        found: np.ndarray = self.group * shared
+        if order != GENERAL:
+            chance = 1 + self.together * np.maximum(size * (size - 1), 0)
+            found += self.order * shared + changed * (self.base + chance)
+        return found
+
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
@@ -118,21 +128,19 @@ class Posterior:
 
     def gains(self, removed: np.ndarray, order: int = 0) -> np.ndarray:
         """How much of each retraining's residual corrects the prediction of each removal ``(M, R)``."""
-        weights: np.ndarray = cho_solve(self._factor(), self._cross(removed, order).T).T
+        weights: np.ndarray = cho_solve(self._factor, self._cross(removed, order).T).T
         return weights
 
     def variances(self, removed: np.ndarray, order: int = 0) -> np.ndarray:
         """Variance ``(M,)`` of what the corrected prediction of each removal still misses."""
-        cross, orders = self._cross(removed, order), np.full(1, order)
-        own = [self.spread.covariance(row[None], orders, row[None], orders)[0, 0] for row in removed]
-        left: np.ndarray = np.array(own) - (cross * cho_solve(self._factor(), cross.T).T).sum(1)
+        cross, own = self._cross(removed, order), self.spread.variance(removed, order)
+        left: np.ndarray = own - (cross * cho_solve(self._factor, cross.T).T).sum(1)
         return np.where(left < 1e-9 * np.maximum(own, 1), 0.0, left)
 
     def left_out(self) -> tuple[np.ndarray, np.ndarray]:
         """What each retraining shows that the others do not predict: a map ``(R, R)`` of residuals, and variances."""
-        inverse = np.linalg.inv(self._covariance())
-        own = np.diag(inverse)
-        return inverse / own[:, None], 1 / own
+        own = np.diag(self._inverse)
+        return self._inverse / own[:, None], 1 / own
 
     @cached_property
     def effective(self) -> float:
@@ -140,18 +148,23 @@ class Posterior:
 
         It lies between 1 and R: retrainings that share groups also share what is missed.
         """
-        inverse = np.linalg.inv(self._covariance())
-        own = np.sqrt(np.diag(inverse))
-        return float(len(own) ** 2 / np.square(inverse / np.outer(own, own)).sum())
+        own = np.sqrt(np.diag(self._inverse))
+        return float(len(own) ** 2 / np.square(self._inverse / np.outer(own, own)).sum())
 
     def _cross(self, removed: np.ndarray, order: int) -> np.ndarray:
         return self.spread.covariance(removed, np.full(len(removed), order), self.removed, self.orders)
 
+    @cached_property
     def _covariance(self) -> np.ndarray:
         return self.spread.covariance(self.removed, self.orders, self.removed, self.orders)
 
+    @cached_property
+    def _inverse(self) -> np.ndarray:
+        return np.linalg.inv(self._covariance)
+
+    @cached_property
     def _factor(self) -> tuple[np.ndarray, bool]:
-        factor: tuple[np.ndarray, bool] = cho_factor(self._covariance())
+        factor: tuple[np.ndarray, bool] = cho_factor(self._covariance)
         return factor
 
 

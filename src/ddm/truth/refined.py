@@ -65,7 +65,9 @@ class Residuals:
         self.groups, self.evidence = groups, evidence
         self.posterior = evidence.posterior
         self.scale = evidence.spread.scale
-        self.needed = np.flatnonzero(self.posterior.removed.any(0))
+        used = np.asarray(self.posterior.removed.any(0))
+        # Most questions are about all groups: if most are needed anyway, the rest costs little.
+        self.needed = np.arange(len(used)) if 2 * used.sum() >= len(used) else np.flatnonzero(used)
         self._last: _Question | None = None
 
     def of(self, x: Tensor, fast: bool = False) -> Tensor:
@@ -140,6 +142,7 @@ class RefinedModels(Models):
         self.target, self.own = prior.target, prior.own
         classes = np.empty((0, len(prior)), dtype=bool) if parents is None else np.unique(parents)[:, None] == parents
         self._classes = classes[classes.sum(1) > 1]
+        self._last_weights: _Weights | None = None
 
     def __len__(self) -> int:
         """K, the number of groups."""
@@ -175,19 +178,29 @@ class RefinedModels(Models):
 
     def gains(self, removed: np.ndarray | Tensor) -> np.ndarray:
         """The weights ``(M, R)`` of the residuals, for perturbations ``removed (M, K)``."""
-        every = self.residuals.posterior.gains(np.asarray(removed), self.order)
-        found: np.ndarray = every * self.corrected(removed)[:, None]
-        return found
+        return self._weigh(removed).gains
 
     def scales(self, removed: np.ndarray | Tensor) -> np.ndarray:
         """By how much the unrefined changes are multiplied ``(M,)``."""
-        found: np.ndarray = np.where(self.corrected(removed), self.residuals.scale, 1.0)
-        return found
+        return self._weigh(removed).scales
 
     def variances(self, removed: np.ndarray | Tensor) -> np.ndarray:
         """The variance ``(M,)`` of what refined outputs still miss, in units of the posterior; NaN if not corrected."""
-        known = self.residuals.posterior.variances(np.asarray(removed), self.order)
-        return np.where(self.corrected(removed), known, np.nan)
+        return self._weigh(removed).variances
+
+    def _weigh(self, removed: np.ndarray | Tensor) -> _Weights:
+        """The weights of perturbations. Those asked about last are remembered, because most questions ask alike."""
+        rows, last = np.asarray(removed), self._last_weights
+        if last is not None and last.removed.shape == rows.shape and (last.removed == rows).all():
+            return last
+        corrected, posterior = self.corrected(rows), self.residuals.posterior
+        self._last_weights = found = _Weights(
+            rows.copy(),
+            posterior.gains(rows, self.order) * corrected[:, None],
+            np.where(corrected, self.residuals.scale, 1.0),
+            np.where(corrected, posterior.variances(rows, self.order), np.nan),
+        )
+        return found
 
     def stacks(self, removed: np.ndarray | Tensor, x: Tensor, *, fast: bool = False) -> Iterator[Tensor]:
         """Logits ``(m, n, L)`` of the target and then of each refined model, in batches of a few models."""
@@ -258,6 +271,16 @@ class RefinedModels(Models):
 def corrected_changes(changes: Tensor, scales: Tensor, gains: Tensor, residuals: Tensor) -> Tensor:
     """Predicted changes ``(m, n, L)``, times ``scales (m,)``, plus ``gains (m, R)`` of the residuals ``(R, n, L)``."""
     return scales.to(changes)[:, None, None] * changes + torch.einsum("mr,rnl->mnl", gains.to(residuals), residuals)
+
+
+@dataclass(frozen=True, eq=False)
+class _Weights:
+    """Gains ``(M, R)``, scales ``(M,)`` and variances ``(M,)`` of perturbations ``removed (M, K)``."""
+
+    removed: np.ndarray
+    gains: np.ndarray
+    scales: np.ndarray
+    variances: np.ndarray
 
 
 @dataclass(frozen=True)
