@@ -149,9 +149,12 @@ class DistilledDatamodel:
         models = self._unrefined[0]
         return models if evidence is None else RefinedModels(models, evidence, self.partition.parents, order)
 
-    def _without(self, keys: Sequence[Removal]) -> Models:
-        """The models without some groups, as they would be if these retrainings had not been made."""
-        return self._refined(None if self.evidence is None else self.evidence.without(keys))
+    def _without(self, keys: Sequence[Removal], samples: Samples) -> Models:
+        """The models without some groups, as they would be if these retrainings of ``samples`` had not been made."""
+        left = None if self.evidence is None else self.evidence.without(keys)
+        if left is not None:
+            left, _ = learn(self._unrefined[0], None, left, _some_inputs(samples))
+        return self._refined(left)
 
     @property
     def synset(self) -> Synset:
@@ -439,7 +442,7 @@ class DistilledDatamodel:
                 unions=unions,
                 orders=seeds,
                 seed=seed,
-                refined=self._without,
+                refined=lambda keys: self._without(keys, samples),
             )
             singles = np.stack([self.partition.mask(name) for name in self.audited.groups])
             orders = np.repeat(np.arange(seeds), len(singles))

@@ -1,5 +1,6 @@
 """The audit: its figures, its verdict in words, its JSON, and the files it writes."""
 
+import copy
 import io
 import json
 import math
@@ -316,10 +317,9 @@ def test_the_plot_has_a_row_for_each_measured_figure(audit):
 
 
 @pytest.fixture
-def audited(datamodel, monkeypatch):
-    """The shared datamodel; its audit is reset after the test."""
-    monkeypatch.setattr(datamodel, "audited", None)
-    return datamodel
+def audited(datamodel):
+    """A copy of the shared datamodel, because an audit changes its answers."""
+    return copy.copy(datamodel)
 
 
 def test_an_audit_has_figures_for_both_runs_and_leaves_no_temporary_files(audited, digits, tmp_path, monkeypatch):

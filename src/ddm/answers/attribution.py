@@ -93,7 +93,8 @@ class Attribution:
         if not self.measured_alone.size:
             object.__setattr__(self, "measured_alone", np.zeros(len(self.names), dtype=bool))
         if not self.usual.size:
-            usual = np.nanmedian(self.matrix, axis=0) if self.one_way else np.zeros(self.matrix.shape[1])
+            known = self.matrix[~np.isnan(self.matrix).any(1)]  # np.nanmedian is slow
+            usual = np.median(known, axis=0) if self.one_way and len(known) else np.zeros(self.matrix.shape[1])
             object.__setattr__(self, "usual", usual)
 
     def __len__(self) -> int:

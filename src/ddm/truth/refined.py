@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ddm.compute.once import Once
 from ddm.counterfactual import designs
 from ddm.counterfactual.displaced import Models
 from ddm.networks.state import State
@@ -68,6 +69,7 @@ class Residuals:
         used = np.asarray(self.posterior.removed.any(0))
         # Most questions are about all groups: if most are needed anyway, the rest costs little.
         self.needed = np.arange(len(used)) if 2 * used.sum() >= len(used) else np.flatnonzero(used)
+        self._outputs: Once[int] = Once()  # L, found by the first question
         self._last: _Question | None = None
 
     def of(self, x: Tensor, fast: bool = False) -> Tensor:
@@ -86,9 +88,8 @@ class Residuals:
 
     def _can_keep(self, x: Tensor) -> bool:
         """True if the logits of inputs ``x`` without each needed group fit in memory."""
-        target = self.groups.target
-        values = (1 + len(self.needed)) * len(x) * target.outputs(x[:1]).shape[1]
-        return values * target.theta.element_size() <= _KEPT
+        values = (1 + len(self.needed)) * len(x) * self._outputs.get(lambda: self.groups.target.outputs(x[:1]).shape[1])
+        return values * self.groups.target.theta.element_size() <= _KEPT
 
     def changes(self, x: Tensor) -> Tensor:
         """What each retraining changed ``(R, n, L)``."""
