@@ -96,7 +96,8 @@ def tiny_run(tiny, tmp_path_factory) -> Path:
         clusters=1,
         settings=ddm.Settings(curvature=8, bank=2),
     )
-    ddm.runs.run.fit(config, run, "serial")
+    datamodel, _, _ = ddm.runs.run.fit(config, run, "serial")
+    ddm.runs.run.refine(run, datamodel, retrain=2, engine="serial")
     figures = {name: {"value": 0.5, "low": 0.1, "high": 0.9, "retrain": 0.8, "ceiling": None} for name in FIGURES}
     store.save_audit(Audit({"same run": figures}, ("0", "1"), 2, 2, (3, 4), 6, 0.1), run)
     return run

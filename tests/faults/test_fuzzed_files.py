@@ -42,6 +42,7 @@ from ddm.training.steps import Steps, TensorSteps
 from ddm.training.trajectory import Trajectory
 from ddm.truth.audit import Audit
 from ddm.truth.effects import Effects
+from ddm.truth.evidence import Evidence
 
 SEEDS = Path(__file__).parent / "seeds"
 FILES = fuzzing.some(100_000, 1000)
@@ -157,6 +158,9 @@ def _readers(run: Path) -> dict[str, Reader]:
             mutations.changed_safetensors,
             Synset.load,
         ),
+        "evidence": Reader(
+            "file.safetensors", files("evidence.safetensors"), mutations.changed_safetensors, Evidence.load
+        ),
         "responses": Reader(
             "file.safetensors", files("responses.safetensors"), mutations.changed_safetensors, KeptResponses.load
         ),
@@ -198,7 +202,7 @@ def _readers(run: Path) -> dict[str, Reader]:
 
 NAMES = (
     *("manifest", "json", "config", "audit", "safetensors", "synset", "partition", "network", "outcome"),
-    *("truth", "stored-evidence", "responses", "idx", "idx-gz", "pickle", "npz", "image"),
+    *("truth", "stored-evidence", "evidence", "responses", "idx", "idx-gz", "pickle", "npz", "image"),
 )
 
 
