@@ -271,11 +271,13 @@ def test_the_benchmark_compares_numbers_and_designs_of_retrainings(made, tmp_pat
     report = bench.run_stored("evidence", [], folders, engine="serial")
     (row,) = report["rows"]
     tables = report["tables"]
-    assert {"mixture", "singles", "unions", "larger unions", "unions, no prior"} == {
+    assert {"unrefined", "mixture", "singles", "unions", "larger unions", "unions, no prior"} == {
         row["design"] for row in tables["same run"]
     }
     assert {"response_rho", "none_rho", "trak_rho", "ekfac_rho"} <= tables["priors"][0].keys()
-    assert row["mixture_rho"] > row["unrefined_rho"]
+    all_singles = [one for one in tables["same run"] if one["design"] == "singles" and one["R"] == row["groups"]]
+    assert [one["rho"] for one in all_singles] == pytest.approx([1])
+    assert row["unrefined_rho"] == tables["same run"][0]["rho"] == pytest.approx(tables["priors"][0]["response_rho"])
     assert 0 < row["question_before"] < row["question_after"]
     assert all(0 <= row["log-odds_low"] <= row["log-odds_high"] <= 1 for row in tables["intervals"])
     page = (tmp_path / "out" / "evidence.md").read_text(encoding="utf-8")
