@@ -103,11 +103,13 @@ class _Pull:
         pulls = torch.zeros(len(task.groups), self.target.flat.size, dtype=self.target.theta.dtype)
         for row, (samples, share) in enumerate(task.groups):
             x, y = samples.batch()
+            generator = torch.Generator().manual_seed(task.start + row)
             turns = _TURNS if len(x) >= _TURNS * _MIN_TURN else 1
             for position, t in enumerate(self.checkpoints):
                 weight = share * self.weights.at(self.target, position, t)
                 some = slice(position % turns, None, turns)
-                pulls[row] += weight * self._gradient(position, x[some], y[some]).cpu()
+                seen = self.target.as_trained(x[some], generator)
+                pulls[row] += weight * self._gradient(position, seen, y[some]).cpu()
         return task.start, pulls
 
     def _gradient(self, position: int, x: Tensor, y: Tensor) -> Tensor:
