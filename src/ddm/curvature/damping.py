@@ -22,6 +22,7 @@ approximation of the decrease.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,8 +33,8 @@ from torch import Tensor
 from ddm.compute.validation import is_finite
 from ddm.curvature.protocol import Curvature, Trial
 
-SCALES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-"""The multiples c that can be chosen."""
+SCALES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+"""The multiples c that can be tried. With less damping than the training has, no solve comes closer to Ḡ' + Λ."""
 
 _FLAT = 0.01
 """Relative difference of gains that counts as none. Where rows are many, the gain is flat."""
@@ -41,8 +42,11 @@ _FLAT = 0.01
 _MOST_MISSED = 1.5
 """Maximum of missed(c). Around it the predicted effects have their true size (docs/method.md)."""
 
+_NEARLY_EXACT = 1.2
+"""With c = 1 and at most this missed(c), the solve is nearly that of the unseen rows, and no other c is tried."""
+
 _TOGETHER, _FEW_PULLS = 5, 4
-"""Number of multiples, from 1 on, that are tried at once if every solve recomputes its rows, and maximum pulls then."""
+"""Number of multiples that are tried at once if every solve recomputes its rows, and maximum pulls then."""
 
 
 @dataclass(frozen=True)
@@ -73,43 +77,25 @@ def choose_damping(curvature: Curvature, pulls: Tensor) -> Damping:
 
 def _search(curvature: Curvature, pulls: Tensor) -> dict[float, Trial]:
     """The trials of the multiples among which the best one lies."""
-    start = best = SCALES.index(1.0)
-    together = SCALES[start : start + _TOGETHER] if curvature.cost.rows_per_solve else ()
-    trials = dict(zip(together, curvature.trials(pulls, together), strict=True)) if together else {}
-
-    def at(position: int) -> Trial:
-        scale = SCALES[position]
-        if scale not in trials:
-            (trials[scale],) = curvature.trials(pulls, [scale])
-        return trials[scale]
-
-    def climbs(position: int) -> bool:
-        return at(position).missed > _MOST_MISSED or at(position + 1).gain > at(position).gain
-
-    while best + 1 < len(SCALES) and climbs(best):
-        best += 1
-    if best == start and _may_rise(at(start + 1).gain, at(start).gain):
-        while best > 0 and at(best - 1).gain > at(best).gain:
-            best -= 1
+    together = SCALES[:_TOGETHER] if curvature.cost.rows_per_solve else SCALES[:1]
+    trials = dict(zip(together, curvature.trials(pulls, together), strict=True))
+    if trials[1.0].missed <= _NEARLY_EXACT:
+        return {1.0: trials[1.0]}
+    for scale, following in itertools.pairwise(SCALES):
+        if following not in trials:
+            (trials[following],) = curvature.trials(pulls, [following])
+        if trials[following].missed <= _MOST_MISSED and trials[following].gain <= trials[scale].gain:
+            break
     return trials
 
 
 def _least(trials: Mapping[float, Trial]) -> float:
-    """The least multiple with nearly the largest gain that does not miss too much curvature.
-
-    A multiple below 1, which damps less than the training, must have a clearly larger gain than 1.
-    """
-    from_one = {scale: trial for scale, trial in trials.items() if scale >= 1}
-    if _largest(trials) <= (1 + _FLAT) * _largest(from_one):
-        trials = from_one
+    """The least multiple with nearly the largest gain that does not miss too much curvature."""
     scales = sorted(trials)
-    lacking = [(1 - _FLAT) * _largest(trials) - trials[scale].gain for scale in scales]
+    enough = (1 - _FLAT) * max(trial.gain for trial in trials.values())
+    lacking = [enough - trials[scale].gain for scale in scales]
     missed = [math.log(trials[scale].missed / _MOST_MISSED) for scale in scales]
     return float(f"{max(_crossing(scales, lacking), _crossing(scales, missed)):.3g}")
-
-
-def _largest(trials: Mapping[float, Trial]) -> float:
-    return max(trial.gain for trial in trials.values())
 
 
 def _crossing(scales: Sequence[float], values: Sequence[float]) -> float:
@@ -132,11 +118,6 @@ def _comparable(pulls: Tensor, most: int) -> Tensor:
     spaced = torch.linspace(0, len(pulls) - 1, min(most, len(pulls))).round().long()
     chosen: Tensor = pulls[spaced] / pulls[spaced].norm(dim=1).max()
     return chosen
-
-
-def _may_rise(above: float, here: float) -> bool:
-    """True if a smaller multiple may have a clearly larger gain: the gain is concave in log c, so this bounds it."""
-    return 2 * here - above > (1 + 5 * _FLAT) * here
 
 
 def check_facts(facts: Mapping[str, float]) -> None:
