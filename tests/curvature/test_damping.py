@@ -1,11 +1,12 @@
-"""The choice of the damping: by the gain, which a brute-force search on known matrices confirms."""
+"""The choice of the damping: by gain and missed curvature, which a brute-force search on known matrices confirms."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from ddm.curvature.damping import SCALES, _vertex, choose_damping
+from ddm.curvature.damping import _FLAT, _MOST_MISSED, SCALES, _crossing, choose_damping
+from ddm.curvature.protocol import Trial
 
 
 class KnownCurvature:
@@ -24,25 +25,25 @@ class KnownCurvature:
     def solve(self, right):
         return torch.linalg.solve(self.seen + self.scale * torch.diag(self.damping), right.T).T
 
-    def gains(self, pulls, scales):
+    def trials(self, pulls, scales):
         found = []
         for scale in scales:
             self.set_damping(scale, final=False)
             directions = self.solve(pulls)
-            found.append(float(((directions * pulls).sum(1).square() / self.unseen_quadratic(directions)).sum()))
+            found.append(Trial.of((directions * pulls).sum(1), self.unseen_quadratic(directions)))
         return found
 
     def unseen_quadratic(self, directions):
         return torch.einsum("bi,ij,bj->b", directions, self.unseen + torch.diag(self.damping), directions)
 
 
-def sampled(rows, size=60, true_rank=30, seed=0):
+def sampled(rows, size=60, true_rank=30, seed=0, damping=1e-2):
     """A curvature of rank 30 from a few random rows, with as many unseen ones, and pulls that lie in its range."""
     generator = torch.Generator().manual_seed(seed)
     factor = torch.randn(true_rank, size, generator=generator, dtype=torch.float64)
     first, second = (torch.randn(rows, true_rank, generator=generator, dtype=torch.float64) @ factor for _ in range(2))
     pulls = 0.1 * torch.randn(8, true_rank, generator=generator, dtype=torch.float64) @ factor
-    damping = torch.full((size,), 1e-2, dtype=torch.float64)
+    damping = torch.full((size,), damping, dtype=torch.float64)
     return KnownCurvature(first.T @ first / rows, second.T @ second / rows, damping), pulls, factor.T @ factor
 
 
@@ -62,7 +63,7 @@ def test_the_choice_is_nearly_as_good_as_the_best_multiple_for_the_true_curvatur
     for scale in SCALES:
         curvature.set_damping(scale)
         gains.append(energy_gained(curvature, pulls, true))
-    assert chosen >= 0.9 * max(gains)
+    assert chosen >= 0.85 * max(gains)
 
 
 def test_few_rows_need_more_damping_than_the_training_has():
@@ -72,10 +73,41 @@ def test_few_rows_need_more_damping_than_the_training_has():
     assert choose_damping(many, pulls).scale == 1
 
 
-def test_between_two_multiples_with_the_same_gain_the_maximum_lies_in_the_middle():
-    assert _vertex(10.0, [1.0, 2.0, 1.0]) == 10
-    assert _vertex(10.0, [2.0, 2.0, 1.0]) == pytest.approx(10 / 10**0.25, rel=0.01)
-    assert _vertex(1000.0, [1.0, 2.0]) == 1000
+@pytest.mark.parametrize("rows", [5, 10, 15, 30])
+def test_the_choice_is_the_least_multiple_with_a_large_gain_and_little_missed_curvature(rows):
+    curvature, pulls, _ = sampled(rows, damping=1.0)
+    chosen = choose_damping(curvature, pulls).scale
+    grid = [10 ** (step / 40) for step in range(121)]
+    trials = dict(zip(grid, curvature.trials(pulls, grid), strict=True))
+    largest = max(trial.gain for trial in trials.values())
+    fine = [c for c, trial in trials.items() if trial.gain >= (1 - _FLAT) * largest and trial.missed <= _MOST_MISSED]
+    assert chosen == pytest.approx(min(fine), rel=0.35)  # the search interpolates between few multiples
+
+
+def test_missed_curvature_is_that_of_unseen_rows_as_a_multiple_of_what_the_solve_saw():
+    curvature, pulls, _ = sampled(rows=2000)
+    curvature.unseen = curvature.seen
+    (exact,) = curvature.trials(pulls, [1.0])
+    curvature.unseen = 4 * curvature.seen
+    (stiffer,) = curvature.trials(pulls, [1.0])
+    assert exact.missed == pytest.approx(1)
+    assert stiffer.missed == pytest.approx(4, rel=0.01)
+    assert stiffer.gain == pytest.approx(exact.gain / 4, rel=0.01)
+
+
+def test_responses_that_miss_much_curvature_are_damped_even_where_the_gain_is_flat():
+    curvature, pulls, _ = sampled(rows=2000, damping=1.0)
+    curvature.unseen = 4 * curvature.seen
+    found = choose_damping(curvature, pulls)
+    assert min(found.gains.values()) < max(found.gains.values()) == found.gains[1.0]
+    assert curvature.trials(pulls, [found.scale])[0].missed == pytest.approx(_MOST_MISSED, rel=0.1)
+
+
+def test_a_crossing_is_interpolated_over_the_logarithm():
+    assert _crossing([1.0, 4.0], [-1.0, -2.0]) == 1
+    assert _crossing([1.0, 4.0, 9.0], [1.0, -1.0, -2.0]) == pytest.approx(2)
+    assert _crossing([1.0, 4.0], [2.0, 1.0]) == 4
+    assert _crossing([1.0, 4.0], [float("inf"), -1.0]) == 4
 
 
 def test_groups_without_a_pull_do_not_change_the_choice():
@@ -84,10 +116,6 @@ def test_groups_without_a_pull_do_not_change_the_choice():
     chosen = choose_damping(few, pulls)
     assert choose_damping(with_zero, torch.cat([torch.zeros_like(pulls[:1]), pulls])) == chosen
     assert choose_damping(with_zero, torch.zeros_like(pulls)).scale == 1
-
-
-def test_a_steadily_falling_gain_does_not_lead_beyond_the_neighbours():
-    assert 0.09 <= _vertex(0.3, [1.028, 1.015, 1.0]) <= 1
 
 
 def test_every_multiple_is_tried_once_at_most_and_its_gain_is_kept():

@@ -60,7 +60,7 @@ def _rows(problem: Problem, title: str) -> Iterator[Row]:
         figures[scale] = fidelity.fidelity_figures(effects, problem)
 
     for scale in SCALES:
-        (gains[scale],) = curvature.gains(pulls, [scale])
+        gains[scale] = curvature.trials(pulls, [scale])[0].gain
         measure(scale)
     largest = max(gain for gain in gains.values() if gain is not None)
     chosen = choose_damping(curvature, pulls).scale

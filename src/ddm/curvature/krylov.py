@@ -16,26 +16,33 @@ def solve_identity_minus(apply: Callable[[Tensor], Tensor], right: Tensor, max_s
 
     The iteration stops when every residual is at most ``tolerance`` times its right-hand side.
     """
-    tiny = torch.finfo(right.dtype).tiny
-    length = right.norm(dim=1).clamp(min=tiny)
-    basis = [right / length[:, None]]
+    rounding = 10 * torch.finfo(right.dtype).eps
+    length = right.norm(dim=1)
+    basis = [_unit(right, length)]
     hessenberg = torch.zeros(len(right), max_steps + 1, max_steps, dtype=torch.float64)
     for step in range(max_steps):
         following = basis[step] - apply(basis[step])
+        whole = following.norm(dim=1)
         for earlier, vector in enumerate(basis):
             product = (following * vector).sum(1)
             hessenberg[:, earlier, step] = product.double().cpu()
             following = following - product[:, None] * vector
         size = following.norm(dim=1)
+        size = torch.where(size > rounding * whole, size, 0.0)  # 0 where the basis spans all that T reaches
         hessenberg[:, step + 1, step] = size.double().cpu()
         weights, residuals = _least_squares(hessenberg[:, : step + 2, : step + 1])
-        if bool((residuals <= tolerance).all()):
+        if bool((residuals[length.cpu() > 0] <= tolerance).all()):
             break
-        basis.append(following / size.clamp(min=tiny)[:, None])
+        basis.append(_unit(following, size))
     total = torch.zeros_like(right)
     for vector, weight in zip(basis, weights.T.to(right), strict=False):
         total += (length * weight)[:, None] * vector
     return total
+
+
+def _unit(vectors: Tensor, lengths: Tensor) -> Tensor:
+    """Vectors ``(B, P)`` divided by their lengths ``(B,)``; zero where the length is 0."""
+    return torch.where(lengths[:, None] > 0, vectors / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)[:, None], 0.0)
 
 
 def _least_squares(hessenberg: Tensor) -> tuple[Tensor, Tensor]:

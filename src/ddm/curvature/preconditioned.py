@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from ddm.compute.progress import Advance
+from ddm.curvature.grams import add_gram_of_columns
 from ddm.curvature.rows import CurvatureRows
 from ddm.curvature.sampled import SampledCurvature
-from ddm.curvature.slicing import stack_rows
+from ddm.curvature.slicing import MAX_FLOATS, stack_rows
 from ddm.curvature.step_weights import StepWeights
 from ddm.data.samples import Samples
 from ddm.training.target import Target
@@ -46,6 +47,7 @@ class PreconditionedCurvature(SampledCurvature):
         super().__init__(target, samples, checkpoints, torch.ones(len(checkpoints)), damping, rows, memory, seed)
         self._target, self._weights = target, weights
         self._total = weights.total(target)
+        self._shares: dict[int, Tensor] = {}
 
     def prepare(self, advance: Advance = lambda amount: None) -> None:
         """Compute the matrix that all solves share; ``advance`` counts rows."""
@@ -100,8 +102,13 @@ class PreconditionedCurvature(SampledCurvature):
         return (self.damping * directions.square()).sum(1) + seen.clamp(min=0)
 
     def _share(self, position: int) -> Tensor:
-        """ω_t ``(P,)`` of the checkpoint at this position."""
-        return self._weights.at(self._target, position).to(self._total) / self._total
+        """ω_t ``(P,)`` of the checkpoint at this position, from memory if the shares of all checkpoints are small."""
+        if position in self._shares:
+            return self._shares[position]
+        share = self._weights.at(self._target, position).to(self._total) / self._total
+        if len(self.rows.checkpoints) * self.size <= MAX_FLOATS:
+            self._shares[position] = share
+        return share
 
     def _weighted(self, rows: CurvatureRows, advance: Advance = lambda amount: None) -> Iterator[tuple[Tensor, Tensor]]:
         """ω_t ``(P,)`` and batches of rows ``(b, P)``. No batch has rows of two checkpoints."""
@@ -114,12 +121,18 @@ class PreconditionedCurvature(SampledCurvature):
             count += len(batch)
 
     def _square(self, advance: Advance) -> Tensor:
-        """Λ⁻¹UᵀV ``(P, P)``."""
-        total = torch.zeros(self.size, self.size, dtype=self.damping.dtype, device=self.damping.device)
+        """Λ⁻¹UᵀV ``(P, P)``: the sum over checkpoints of VᵀV with its rows weighted by Λ⁻¹ω_t.
+
+        VᵀV is symmetric, so its lower half is enough. Columns weighted instead of rows give the upper half, transposed.
+        """
+        lower, upper, product = (self.damping.new_zeros(self.size, self.size) for _ in range(3))
         plain = torch.cat(list(self.rows.batches(advance)))
         for position, rows in enumerate(plain.split(self.rows.per_checkpoint)):
-            total.addmm_((rows * (self._share(position) / self.damping)).T, rows)
-        return total
+            add_gram_of_columns(product.zero_(), rows)
+            weight = self._share(position) / self.damping
+            lower.addcmul_(product, weight[:, None])
+            upper.addcmul_(product, weight)
+        return lower.tril_().add_(upper.tril_(-1).T)
 
     def _inner(self, advance: Advance) -> Tensor:
         """VΛ⁻¹Uᵀ ``(M, M)`` in double precision, because Woodbury's identity subtracts nearly equal vectors."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ddm.compute.progress import Advance
@@ -40,6 +41,25 @@ class Cost:
     keeps_rows: bool
 
 
+@dataclass(frozen=True)
+class Trial:
+    """How the solutions of some groups with one multiple of the damping look to rows that the solve has not seen.
+
+    gain:   ``ddm.curvature.damping``; 0 if the solve failed
+    missed: the median over the groups of the curvature along their solution, d·(Ḡ' + Λ)d / d·ḡ, as a multiple of
+            what the solve saw; infinite if the solve failed
+    """
+
+    gain: float
+    missed: float
+
+    @classmethod
+    def of(cls, fitted: Tensor, unseen: Tensor) -> Trial:
+        """The trial of groups with d·ḡ ``(B,)`` and dᵀ(Ḡ' + Λ)d ``(B,)``."""
+        missed = unseen / fitted.clamp(min=torch.finfo(fitted.dtype).tiny)
+        return cls(float((fitted.square() / unseen).sum()), float(missed.median()))
+
+
 class Curvature(Protocol):
     """An estimate of Ḡ + cΛ for a network of P parameters."""
 
@@ -62,8 +82,8 @@ class Curvature(Protocol):
         Ḡ_κ is the part of Ḡ that the samples at positions ``members[κ]`` contribute.
         """
 
-    def gains(self, pulls: Tensor, scales: Sequence[float]) -> list[float]:
-        """The gain (``ddm.curvature.damping``) of each multiple c in ``scales`` for pulls ``(B, P)``."""
+    def trials(self, pulls: Tensor, scales: Sequence[float]) -> list[Trial]:
+        """What unseen rows say about each multiple c in ``scales``, for pulls ``(B, P)``."""
 
     def unseen_quadratic(self, directions: Tensor) -> Tensor:
         """dᵀ(Ḡ' + Λ)d ``(B,)`` of directions ``(B, P)``, with Ḡ' from samples or signs that the solve has not seen."""

@@ -28,7 +28,7 @@ _LARGE = 2**20
 """Networks with more parameters than this get fewer rows."""
 
 _SIGNS, _CHECKPOINT = 2**40, 2**20
-"""Added to the seed for random signs, and for the order of samples at each checkpoint."""
+"""Added to the seed for random signs and augmentation, and for the order of samples at each checkpoint."""
 
 _MIN_HELD_OUT = 128
 """Samples held out if there are fewer samples than rows, but at most a fifth of all samples."""
@@ -97,13 +97,14 @@ class CurvatureRows:
         return chosen
 
     def _compute(self, advance: Advance) -> Iterator[Tensor]:
-        signs = torch.Generator().manual_seed(self.seed + _SIGNS + (self.skip > 0))
+        generator = torch.Generator().manual_seed(self.seed + _SIGNS + (self.skip > 0))
         batch_size = max(1, min(_BATCH, MAX_FLOATS // self.target.flat.size))
         for t, weight in zip(self.checkpoints, self.weights, strict=True):
             theta, fixed = self.target.at(t)
             for positions in self._chosen(t).split(batch_size):
-                x, y = (tensor.to(self.target.device) for tensor in self.samples.batch(positions))
-                vectors = loss_vectors(self.target.loss, self.target.flat(theta, fixed, x).detach(), y, signs)
+                x, y = self.samples.batch(positions)
+                x, y = self.target.as_trained(x, generator).to(self.target.device), y.to(self.target.device)
+                vectors = loss_vectors(self.target.loss, self.target.flat(theta, fixed, x).detach(), y, generator)
                 rows = output_gradients(self.target, theta, fixed, x, vectors[:, None])[:, 0]
                 yield rows.mul_(float(weight / self.per_checkpoint) ** 0.5)
                 advance(len(positions))

@@ -10,6 +10,7 @@ Rows that do not fit the memory are recomputed for each slice of the parameters.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -21,7 +22,7 @@ from torch import Tensor
 from ddm.compute.progress import Advance
 from ddm.curvature.grams import add_gram_of_columns, cholesky, gram
 from ddm.curvature.krylov import solve_identity_minus
-from ddm.curvature.protocol import Cost
+from ddm.curvature.protocol import Cost, Trial
 from ddm.curvature.rows import CurvatureRows, fewer_for_large
 from ddm.curvature.slicing import MAX_FLOATS, merge_rows, slices, stack_rows
 from ddm.data.samples import Samples
@@ -41,8 +42,8 @@ _TRIES = 4
 """Factorisations that the search for the damping usually takes."""
 
 _KRYLOV_STEPS, _KRYLOV_RESIDUAL, _CHUNK = 40, 1e-3, 64
-"""Maximum steps of the iteration that leaves the rows of a group out of a P × P solve, the relative residual at which
-it stops, and the groups that are solved at once."""
+"""Maximum steps of the iteration that leaves the rows of a group out of a solve, the relative residual at which it
+stops, and the groups that are solved at once."""
 
 _FRESH_SHARE, _FEWEST_FRESH, _FRESH_ROWS = 4, 64, 1024
 """Rows of the solve for each row of the quadratic form, which the solve does not use, and bounds of their number."""
@@ -95,11 +96,10 @@ class SampledCurvature:
         """The cost of preparing and solving."""
         count, small, large = len(self.rows), min(len(self.rows), self.size), max(len(self.rows), self.size)
         held = count * self.size * self._float_bytes
-        solves = _TRIES * small**3 / 3 + (0 if self._tall else 2 * small**3)
         return Cost(
             rows=count * (1 if self._tall else len(self._slices)),
             rows_per_solve=0 if self._tall or self._keeps_rows else 2 * count,
-            multiplications=small**2 * large / 2 + solves,
+            multiplications=small**2 * large / 2 + _TRIES * small**3 / 3,
             multiplications_per_vector=2 * small * self.size,
             factor_bytes=2 * (4 if self._tall else 8) * small**2,
             row_bytes=held if self._tall else min(held, self._memory),
@@ -141,18 +141,21 @@ class SampledCurvature:
             return self._solve_square_without(right, own)
         undamped = right / self.damping
         weights = self._solve_inner(self._seen_by_rows(undamped))
-        others = [self._without_rows(column, numbers) for column, numbers in zip(weights.T, own, strict=True)]
-        pushed = self._pushed_by_rows(torch.cat([torch.stack(others, 1), weights], 1))
+        starts = range(0, len(own), _CHUNK)
+        parts = [
+            self._without_rows(weights[:, start : start + _CHUNK], own[start : start + _CHUNK]) for start in starts
+        ]
+        pushed = self._pushed_by_rows(torch.cat([*parts, weights], 1))
         without, whole = (self._move(undamped, part) for part in pushed.split(len(right)))
         return without, whole
 
-    def gains(self, pulls: Tensor, scales: Sequence[float]) -> list[float]:
-        """The gain of each multiple in ``scales`` for pulls ``(B, P)``; the last multiple stays set for now.
+    def trials(self, pulls: Tensor, scales: Sequence[float]) -> list[Trial]:
+        """What unseen rows say about each multiple in ``scales``, for pulls ``(B, P)``; the last stays set for now.
 
         Rows that are recomputed for every solve are recomputed once for all multiples.
         """
         if not self.cost.rows_per_solve:
-            return [self._gain(pulls, scale) for scale in scales]
+            return [self._try(pulls, scale) for scale in scales]
         pulls = pulls.to(self.damping)
         undamped = pulls / self.damping
         seen, weights = self._seen_by_rows(undamped), []
@@ -160,19 +163,19 @@ class SampledCurvature:
             self.set_damping(scale, final=False)
             weights.append(self._solve_inner(seen))
         pushed = self._pushed_by_rows(torch.cat(weights, 1)).view(len(scales), *pulls.shape)
-        directions = pushed.div_(self.damping).neg_().add_(undamped)  # their lengths do not matter
+        directions = pushed.div_(self.damping).neg_().add_(undamped).div_(torch.tensor(scales).to(pulls).view(-1, 1, 1))
         fitted = (directions * pulls).sum(2)
-        quadratic = self.unseen_quadratic(directions.flatten(0, 1)).view_as(fitted)
-        return [float(gain) for gain in (fitted.square() / quadratic).sum(1)]
+        unseen = self.unseen_quadratic(directions.flatten(0, 1)).view_as(fitted)
+        return [Trial.of(*both) for both in zip(fitted, unseen, strict=True)]
 
-    def _gain(self, pulls: Tensor, scale: float) -> float:
-        """The gain of one multiple; 0 if it is too small for the matrix to be positive definite."""
+    def _try(self, pulls: Tensor, scale: float) -> Trial:
+        """The trial of one multiple, which fails if it is too small for the matrix to be positive definite."""
         try:
             self.set_damping(scale, final=False)
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-            return 0.0
+            return Trial(0.0, math.inf)
         directions = self.solve(pulls)
-        return float(((directions * pulls).sum(1).square() / self.unseen_quadratic(directions)).sum())
+        return Trial.of((directions * pulls).sum(1), self.unseen_quadratic(directions))
 
     def _ready(self, right: Tensor) -> Tensor:
         """Right-hand sides on the device and in the precision of the solve, once the matrix is factorised."""
@@ -180,18 +183,21 @@ class SampledCurvature:
             self.set_damping(self.scale)
         return right.to(self._scale)
 
-    def _without_rows(self, weights: Tensor, own: Tensor) -> Tensor:
-        """Weights ``(M,)`` of the rows, solved again without those at the numbers ``own``, whose weights become 0.
+    def _without_rows(self, weights: Tensor, own: Sequence[Tensor]) -> Tensor:
+        """Weights ``(M, B)`` of the rows, solved again without those at the numbers ``own[κ]``, whose weights become 0.
 
-        With N the inverse of the M × M matrix, this subtracts N[:, own] N[own, own]⁻¹ weights[own].
+        With N the inverse of the M × M matrix, this subtracts N y, where y is zero except at ``own[κ]`` and N y agrees
+        with the weights there. GMRES needs few steps, because cN differs from I by the groups' own shares only.
         """
-        if not len(own):
-            return weights
-        units = weights.new_zeros(len(weights), len(own))
-        units[own, torch.arange(len(own))] = 1
-        columns = self._solve_inner(units)
-        removed: Tensor = columns @ torch.linalg.solve(columns[own], weights[own])
-        return weights - removed
+        inside = torch.zeros(len(own), len(weights), dtype=torch.bool, device=weights.device)
+        for row, numbers in zip(inside, own, strict=True):
+            row[numbers] = True
+
+        def shared(y: Tensor) -> Tensor:
+            return inside * (y - self.scale * self._solve_inner(y.T).T)
+
+        y = solve_identity_minus(shared, inside * weights.T, _KRYLOV_STEPS, _KRYLOV_RESIDUAL)
+        return (weights - self.scale * self._solve_inner(y.T)) * ~inside.T
 
     def _solve_square_without(self, right: Tensor, own: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """``solve_without`` by GMRES, in chunks of groups: x = (Ḡ + cΛ)⁻¹ (b + Ḡ_κ x)."""

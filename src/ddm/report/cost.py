@@ -25,8 +25,16 @@ def cost_section(facts: dict[str, Any], config: dict[str, Any] | None, source: s
 
 
 def _damping(damping: dict[str, float]) -> dict[str, Any]:
-    """The multiple of the training's damping that was used, and each one that was tried with its gain."""
-    tried = [(name.removeprefix("gain at "), f"{gain:.4g}") for name, gain in damping.items() if name != "scale"]
+    """The multiple of the training's damping that was used, and each one that was tried.
+
+    Those that were tried have their gain, and the curvature of unseen rows relative to what the solve saw.
+    """
+    gains = {name.removeprefix("gain at "): gain for name, gain in damping.items() if name.startswith("gain at ")}
+    missed = {scale: damping.get(f"missed at {scale}") for scale in gains}
+    tried = [
+        (scale, f"{gain:.4g}", "–" if missed[scale] is None else f"{missed[scale]:.2f}")
+        for scale, gain in gains.items()
+    ]
     return {"used": f"{damping['scale']:g}", "tried": tried} if tried else {}
 
 

@@ -18,6 +18,7 @@ from ddm.data.samples import Samples
 from ddm.errors import InputError
 from ddm.networks.flat import FlatNetwork
 from ddm.networks.state import State, architecture, check_state, fingerprint_of, load_state, shapes_of
+from ddm.training import augmentation
 from ddm.training.input_moments import InputMoments
 from ddm.training.losses import Loss, sample_loss
 from ddm.training.recipe import Recipe
@@ -100,6 +101,11 @@ class Target:
         with torch.no_grad():
             parts = [self.flat(self.theta, self.fixed, part.to(self.device)) for part in x.split(batch_size)]
         return torch.cat(parts)
+
+    def as_trained(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Inputs ``(b, ...)`` as the training saw them: with the random augmentation of the recipe, if it has any."""
+        kind = "none" if self.recipe is None else self.recipe.augment
+        return augmentation.augment(x, kind, generator)
 
     def accuracy(self, samples: Samples) -> float:
         """Fraction of samples that the trained network classifies correctly."""

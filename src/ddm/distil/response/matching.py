@@ -6,7 +6,7 @@ The displacement of a cluster is its response. That of a class also closes the c
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from ddm.training.target import Target
 _ROW, _FORWARD = 2.0, 1.0
 """Work of a curvature row, and of a forward pass along a response, in units of a backward pass of one sample."""
 
-_GAIN = "gain at "
+_GAIN, _MISSED = "gain at ", "missed at "
 """Stored before each multiple of the damping that was tried."""
 
 NO_ROWS = np.array([], dtype=np.int64)
@@ -184,16 +184,20 @@ class ResponseMatching:
 
 
 def _damping_facts(damping: Damping | None) -> dict[str, float]:
-    """The chosen damping and the gains that led to it, as a synset stores them."""
+    """The chosen damping and the trials that led to it, as a synset stores them."""
     assert damping is not None
-    return {"scale": damping.scale, **{f"{_GAIN}{scale:g}": gain for scale, gain in damping.gains.items()}}
+    gains = {f"{_GAIN}{scale:g}": gain for scale, gain in damping.gains.items()}
+    return {"scale": damping.scale, **gains, **{f"{_MISSED}{scale:g}": part for scale, part in damping.missed.items()}}
 
 
 def _damping_of(block: DistilledBlock) -> Damping:
     """The damping that a finished block was solved with."""
     facts = block.responses.damping if block.responses is not None else block.synsets[0][1].damping
-    gains = {float(name.removeprefix(_GAIN)): gain for name, gain in facts.items() if name.startswith(_GAIN)}
-    return Damping(facts.get("scale", 1.0), gains)
+    return Damping(facts.get("scale", 1.0), _tried(facts, _GAIN), _tried(facts, _MISSED))
+
+
+def _tried(facts: Mapping[str, float], prefix: str) -> dict[float, float]:
+    return {float(name.removeprefix(prefix)): value for name, value in facts.items() if name.startswith(prefix)}
 
 
 def _names(partition: Partition | None, groups: Sequence[int]) -> tuple[str, ...]:

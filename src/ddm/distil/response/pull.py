@@ -17,6 +17,7 @@ from ddm.curvature.gradients import loss_gradient
 from ddm.curvature.step_weights import StepWeights
 from ddm.data.samples import Samples
 from ddm.distil.matching import engine_for
+from ddm.networks.state import State
 from ddm.training.target import Target
 
 _BATCH, _SMALL_BATCH, _LARGE = 256, 64, 2**20
@@ -101,18 +102,20 @@ class _Pull:
 
     def __call__(self, task: _Task) -> tuple[int, Tensor]:
         pulls = torch.zeros(len(task.groups), self.target.flat.size, dtype=self.target.theta.dtype)
-        for row, (samples, share) in enumerate(task.groups):
-            x, y = samples.batch()
-            turns = _TURNS if len(x) >= _TURNS * _MIN_TURN else 1
-            for position, t in enumerate(self.checkpoints):
-                weight = share * self.weights.at(self.target, position, t)
+        batches = [samples.batch() for samples, _ in task.groups]
+        generators = [torch.Generator().manual_seed(task.start + row) for row in range(len(batches))]
+        for position, t in enumerate(self.checkpoints):
+            state, weight = self.target.at(t), self.weights.at(self.target, position, t)
+            for row, (x, y) in enumerate(batches):
+                turns = _TURNS if len(x) >= _TURNS * _MIN_TURN else 1
                 some = slice(position % turns, None, turns)
-                pulls[row] += weight * self._gradient(position, x[some], y[some]).cpu()
-        return task.start, pulls
+                seen = self.target.as_trained(x[some], generators[row])
+                pulls[row] += weight * self._gradient(position, *state, seen, y[some]).cpu()
+        shares = torch.tensor([share for _, share in task.groups]).to(pulls)
+        return task.start, pulls.mul_(shares[:, None])
 
-    def _gradient(self, position: int, x: Tensor, y: Tensor) -> Tensor:
-        """∇L(θ_t) ``(P,)`` of a group, with t at this position among the checkpoints."""
-        theta, fixed = self.target.at(self.checkpoints[position])
+    def _gradient(self, position: int, theta: Tensor, fixed: State, x: Tensor, y: Tensor) -> Tensor:
+        """∇L(θ) ``(P,)`` of a group at the checkpoint at this position."""
         if self.limits is not None:
             return clipped_gradient(self.target, theta, fixed, x, y, self.limits[position])
         batch_size = _BATCH if self.target.flat.size <= _LARGE else _SMALL_BATCH
