@@ -37,6 +37,7 @@ PAGES = [
         "guides/finding-bad-data.md",
         "guides/unlearning.md",
         "guides/reading-an-audit.md",
+        "guides/how-much-retraining.md",
     )
 ]
 STARTED = DOCS / "get-started.md"

@@ -235,7 +235,7 @@ def test_the_files_of_a_dataset_may_lie_in_a_folder_of_its_name(tmp_path):
     assert stored_setup("mnist-plain", str(tmp_path)).root == str(tmp_path / "mnist")
     assert stored_setup("cifar10-vit", str(tmp_path)).root == str(tmp_path)
     assert stored_setup("cifar10-vit", None).root is None
-    with refused("mnist-plain, mnist-momentum"):
+    with refused("mnist-plain", "mnist-momentum"):
         stored_setup("mnist", None)
 
 

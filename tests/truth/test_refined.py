@@ -12,7 +12,6 @@ import ddm
 from ddm.networks.weighted_sum import WeightedSum
 from ddm.truth import refined
 from ddm.truth.evidence import Evidence
-from ddm.truth.refinement import plan
 from ddm.truth.retraining import Retraining, group_rows
 
 RECIPE = ddm.Recipe(epochs=2, batch_size=32, lr=0.1, momentum=0.9)
@@ -203,7 +202,8 @@ def test_a_refined_datamodel_can_be_pickled(refined_datamodel, x):
 
 
 def test_the_order_of_retrainings_and_their_number_at_a_time_do_not_matter(plain, refined_datamodel, folder, x):
-    requests = plan(plain.partition, plain._importance(x), COUNT)
+    made = refined_datamodel.evidence
+    requests = [(made.removed[i], int(made.orders[i])) for i in made.trials]
     found = []
     for parts in ([requests], [requests[::-1]], [requests[:5], requests[5:]], [requests[7:], requests[:7]]):
         dm = copy.copy(plain)

@@ -107,8 +107,10 @@ def test_a_general_plan_uses_new_batch_orders_and_its_singles_take_turns():
     assert sorted(set(orders)) == [5, 6, 7, 8]
     assert all(orders.count(order) == 5 for order in set(orders))
     singles, unions = kinds(requests)
-    assert len(unions) > len(singles)
+    assert not len(unions)
     assert singles.argmax(1).tolist() == np.argsort(-IMPORTANCE)[: len(singles)].tolist()
+    again = plan(partition(4, 1), np.arange(4), 6, general=True)  # fewer groups than retrainings
+    assert [(int(row.argmax()), order) for row, order in again] == [(3, 1), (2, 1), (1, 1), (0, 1), (3, 2), (2, 2)]
 
 
 def test_groups_too_few_for_small_unions_are_left_out_alone():
@@ -135,10 +137,14 @@ def test_a_plan_for_which_nothing_is_left_is_refused(refused):
     assert plan(groups, np.zeros(4), 1, made, general=True)
 
 
-@pytest.mark.parametrize("count", [0, -3, 2.5, "ten", None])
+@pytest.mark.parametrize("count", [-3, 2.5, "ten", None])
 def test_a_bad_number_of_retrainings_is_refused(count, refused):
-    with refused("whole number", "at least 1"):
+    with refused("whole number", "0 or more"):
         plan(FIFTY, IMPORTANCE, count)
+
+
+def test_no_retraining_needs_no_plan():
+    assert plan(FIFTY, IMPORTANCE, 0) == []
 
 
 def test_one_group_cannot_be_refined(refused):
