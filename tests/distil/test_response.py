@@ -1,6 +1,7 @@
 """Response matching: responses against closed forms, their encoding, and the resulting models."""
 
 import itertools
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -431,3 +432,13 @@ def test_a_bank_grows_by_at_least_a_tenth(target, digits, monkeypatch):
     encoder.choose(torch.zeros(1, target.flat.size))
     assert len(counts) > 1
     assert all(later >= 1.1 * earlier for earlier, later in itertools.pairwise(counts))
+
+
+def test_a_network_of_which_the_rows_see_hardly_anything_is_warned_of(target, digits, partition):
+    for rows, rough in ((2, True), (1024, False)):
+        responses = Responses(target, digits.train, replace(QUICK, curvature=rows))
+        pulls = responses.pulls([partition.rows(k) for k in range(len(partition))])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            responses.choose_damping(pulls)
+        assert any("too few rows" in str(one.message) for one in caught) == rough

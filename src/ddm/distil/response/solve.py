@@ -44,7 +44,7 @@ _MAX_OWN_SHARE = 0.9
 
 
 _ROUGH = 30.0
-"""The same multiple above which a warning says that effects are rough."""
+"""Chosen damping above which a warning says that effects are rough: the rows see hardly any of the curvature."""
 
 _MOST_MISSED = 3.0
 """Maximum curvature of unseen rows along a solution, as a multiple of the curvature that the solve saw. With rows that
@@ -108,7 +108,14 @@ class Responses:
     def choose_damping(self, pulls: Tensor) -> Damping:
         """Fix the damping of all solves: that of the settings, or the best one for pulls ``(B, P)`` of some groups."""
         if self.settings.damping is None:
-            return choose_damping(self.curvature, pulls)
+            chosen = choose_damping(self.curvature, pulls)
+            if chosen.scale > _ROUGH:
+                warnings.warn(
+                    "the curvature is estimated from too few rows for this network, so effects of groups are rough: "
+                    "use more (curvature=…), or refine before you rely on them.",
+                    stacklevel=6,
+                )
+            return chosen
         self.curvature.set_damping(self.settings.damping)
         return Damping(self.settings.damping)
 
@@ -121,12 +128,6 @@ class Responses:
         before, after = ((moved * pulls).sum(1) for moved in (whole, responses))
         own = torch.where(after > 0, 1 - before / after, 0.0).clamp(0, _MAX_OWN_SHARE)
         missed = self.curvature.unseen_quadratic(whole) / before.clamp(min=torch.finfo(before.dtype).tiny)
-        if float(missed.median()) > _ROUGH:
-            warnings.warn(
-                "the curvature is estimated from too few rows for this network, so effects are rough: use more "
-                "(curvature=…), and audit before you rely on them.",
-                stacklevel=6,
-            )
         return responses * (_MOST_MISSED / missed).clamp(max=1.0)[:, None], own
 
 
