@@ -33,6 +33,8 @@ NO_INTERVALS = "These effects have no intervals yet. Retraining gives them: ddm 
 LEVEL = 0.9
 """How often the true value shall lie in an interval."""
 
+_PERCENT = f"{100 * LEVEL:.0f} %"
+
 ENOUGH = 9
 """Independent errors from which intervals rest on the retrainings alone."""
 
@@ -88,8 +90,8 @@ class Intervals:
         count = len(self.models.residuals.evidence)
         retrainings = f"{count} retraining{'s' if count > 1 else ''}"
         if self.models.residuals.posterior.effective < ENOUGH:
-            return f"{LEVEL:.0%} intervals modelled from {retrainings}, too few to be sure: retrain more (ddm refine)"
-        return f"{LEVEL:.0%} intervals from {retrainings}, each predicted by the others"
+            return f"{_PERCENT} intervals modelled from {retrainings}, too few to be sure: retrain more (ddm refine)"
+        return f"{_PERCENT} intervals from {retrainings}, each predicted by the others"
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,4 +170,4 @@ def describe_evidence(evidence: Evidence) -> str:
     """How many retrainings refine the effects of groups, in words."""
     sizes = evidence.removed.sum(1)
     kinds = describe(*(int(count.sum()) for count in (sizes == 1, sizes > 1, sizes == 0)))
-    return f"{len(sizes)} retrainings refine the effects of groups and give each a {LEVEL:.0%} interval: {kinds}."
+    return f"{len(sizes)} retrainings refine the effects of groups and give each a {_PERCENT} interval: {kinds}."

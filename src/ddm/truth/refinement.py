@@ -188,8 +188,10 @@ def announce(retraining: Retraining, partition: Partition, requests: Sequence[Re
     sizes = [
         int(row.sum()) for row, order in requests if retraining.count_missing(group_rows(partition, row[None]), order)
     ]
+    if not sizes and not bases:
+        return
     kinds = describe(sizes.count(1), len(sizes) - sizes.count(1), bases)
-    seconds = retraining.estimate_seconds() if sizes or bases else None
+    seconds = retraining.estimate_seconds()
     cost = "" if seconds is None else f" Each takes about {max(seconds, 0.1):.1f} s."
     progress.note(f"Retraining {len(sizes) + bases} times: {kinds}.{cost}")
 
