@@ -15,7 +15,6 @@ from ddm.bench import evidence_files
 from ddm.bench.evidence_case import Case
 from ddm.bench.evidence_files import EVIDENCE_PROBLEMS, StoredEvidence, evidence_design, measure_evidence
 from ddm.bench.problem import Problem
-from ddm.bench.problems import PROBLEMS
 from ddm.bench.refined_changes import RefinedChanges, Trials, bootstrap_mean
 from ddm.bench.truth_files import measure_truth
 from ddm.bench.truths import StoredTruth
@@ -25,7 +24,7 @@ from ddm.groups.partition import Partition
 from ddm.truth.evidence import Evidence
 from ddm.truth.posterior import Spread
 from ddm.truth.refined import RefinedModels
-from ddm.truth.retraining import Retraining, group_rows
+from ddm.truth.retraining import group_rows
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -51,22 +50,6 @@ def case(made):
     truth = StoredTruth.load(made / "truths" / "digits-tiny.safetensors")
     stored = StoredEvidence.load(made / "evidence" / "digits-tiny.safetensors")
     return Case(Problem(tiny_setup(), made / "work", "serial", truth), stored)
-
-
-@pytest.fixture
-def registered(monkeypatch):
-    """A tiny problem in the registry, instead of all others."""
-    for name in list(PROBLEMS):
-        monkeypatch.delitem(PROBLEMS, name)
-    monkeypatch.setitem(PROBLEMS, "digits-tiny", ("tiny", tiny_setup()))
-
-
-@pytest.fixture
-def no_retraining(monkeypatch):
-    def refuse(*args):
-        raise AssertionError("it retrains")
-
-    monkeypatch.setattr(Retraining, "run", refuse)
 
 
 # --- what is stored ---

@@ -21,7 +21,6 @@ from ddm.bench.truths import StoredTruth
 from ddm.compute.tensors import read_metadata, read_tensors, write_tensors
 from ddm.truth.effects import EffectQuery, measure_effects
 from ddm.truth.figures import FIGURES, noise_ceilings, score_figures
-from ddm.truth.retraining import Retraining
 
 
 def tiny_setup():
@@ -46,22 +45,6 @@ def path(problem, tmp_path_factory):
 def stored(problem, path, tmp_path):
     """The same problem with its stored truth, in another work folder."""
     return Problem(problem.setup, tmp_path, stored=StoredTruth.load(path))
-
-
-@pytest.fixture
-def registered(monkeypatch):
-    """A tiny problem in the registry, instead of all others."""
-    for name in list(PROBLEMS):
-        monkeypatch.delitem(PROBLEMS, name)
-    monkeypatch.setitem(PROBLEMS, "digits-tiny", ("tiny", tiny_setup()))
-
-
-@pytest.fixture
-def no_retraining(monkeypatch):
-    def refuse(*args):
-        raise AssertionError("it retrains")
-
-    monkeypatch.setattr(Retraining, "run", refuse)
 
 
 # --- the same figures ---
