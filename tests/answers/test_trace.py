@@ -70,7 +70,7 @@ def test_the_strongest_group_for_stability_is_the_one_that_moves_the_prediction_
 
 def test_verified_effects_are_those_of_retraining(datamodel, digits, question, tmp_path, capsys):
     datamodel = copy.copy(datamodel)  # it learns from these retrainings
-    found = datamodel.trace(question, verify=2, directory=tmp_path)
+    found = datamodel.trace(question, verify=2, directory=tmp_path, workers=1)
     assert "3 retrainings: 2 without one group each, and one with all groups" in capsys.readouterr().err
     candidates = [name for name, _ in found.clusters.top(2)]
     assert set(found.verified.names) == set(candidates)

@@ -312,7 +312,8 @@ def covered(count, spread, estimate, seed):
 
 
 @pytest.mark.parametrize(
-    ("count", "estimate", "worlds"), [(1, False, 1000), (9, False, 1000), (20, False, 1000), (9, True, 200)]
+    ("count", "estimate", "worlds"),
+    [(1, False, 1000), (9, False, 1000), (20, False, 1000), pytest.param(9, True, 200, marks=pytest.mark.slow)],
 )
 def test_intervals_hold_the_true_effect_as_often_as_they_say(count, estimate, worlds):
     """Within the binomial error of as many worlds: the outputs of one world count once."""
