@@ -254,7 +254,7 @@ def _report(tables: Mapping[str, Sequence[Row]]) -> Report:
             ),
             Table(
                 "coverage",
-                f"How often {LEVEL:.0%} intervals hold the truth at R = 0.4 K",
+                f"How often {100 * LEVEL:.0f} % intervals hold the truth at R = 0.4 K",
                 tables["summary"],
                 {"title": "problem"}
                 | {f"{kind}_{name}": f"{name}, {_KINDS[kind]}" for kind in _KINDS for name in values},
@@ -282,7 +282,7 @@ def _report(tables: Mapping[str, Sequence[Row]]) -> Report:
             Table("priors", "Priors, by number of retrainings", _by_prior(tables["priors"]), _prior_columns()),
             Table(
                 "intervals",
-                f"How often {LEVEL:.0%} intervals hold the truth, by number of retrainings",
+                f"How often {100 * LEVEL:.0f} % intervals hold the truth, by number of retrainings",
                 tables["intervals"],
                 {"method": "problem", "R": "R", "kind": "removal", "asked": "retrainings asked about", **values},
             ),
