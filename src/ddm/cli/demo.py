@@ -78,6 +78,7 @@ def describe_demo(console: Console, found: dict[str, Any]) -> None:
     console.print("\nWHAT TO TRY NEXT")
     console.print(f"ddm trace {out} --index {index}")
     console.print(f"ddm attribute {out} --objective loss --split validation")
+    console.print(f"ddm refine {out} --retrain 20")
     console.print(f"ddm audit {out} --retrain 20 --seeds 3")
     console.print(f"ddm unlearn {out} --remove {driver} --out model.safetensors")
     console.print("ddm fit mnist --root data/mnist --limit 5000 --out runs/mnist")
@@ -87,17 +88,11 @@ def describe_demo(console: Console, found: dict[str, Any]) -> None:
 
 def _describe_example(console: Console, story: dict[str, Any]) -> None:
     """Print a prediction, the groups that drive it, and the prediction without them."""
-    from ddm.plots.units import change_text
-
     console.print(f"Its true class is {story['label']}; the model says {story['said']} ({story['prediction']}).")
-    drivers = ", ".join(f"{group} ({change_text(effect, True)})" for group, effect in story["drivers"].items())
-    console.print(
-        f"Groups that drive it, with the change of the probability of {story['said']} without each: {drivers}."
-    )
-    console.print(
-        f"Trace: class {story['class']}, then group {story['group']}, found with {story['fine_tunings']} "
-        f"fine-tunings instead of {story['full_search']}."
-    )
+    console.print(f"Groups that drive it, with the change of the probability of {story['said']} without each:")
+    for group, effect in story["effects"].items():
+        console.print(f"  {group}: {effect}")
+    console.print(f"Trace: class {story['class']}, then group {story['group']}.")
     rough = "" if story["beyond"] is None else f" {story['beyond']}"
     console.print(f"Without {', '.join(story['drivers'])} the model would say: {story['prediction_without']}.{rough}")
     console.print(f"Picture: {story['picture']}")
@@ -142,7 +137,8 @@ def _explain(datamodel: DistilledDatamodel, samples: Samples, index: int, out: P
     classes = samples.classes
     outputs = datamodel.target.outputs(x[None])[0]
     attribution = datamodel.attribute((x, label), "probabilities")
-    drivers = {attribution.names[k]: float(attribution.scores[k]) for k in np.argsort(attribution.scores)[:_REMOVED]}
+    strongest = np.argsort(attribution.scores)[:_REMOVED]
+    drivers = {attribution.names[k]: float(attribution.scores[k]) for k in strongest}
     without = datamodel.outputs(x[None], datamodel.partition.mask(list(drivers))[None])[0, 0]
     trace = datamodel.trace((x, label))
     picture = out / f"effects-{index}.png"
@@ -153,6 +149,7 @@ def _explain(datamodel: DistilledDatamodel, samples: Samples, index: int, out: P
         "said": classes[int(outputs.argmax())],
         "prediction": predictions(outputs, classes),
         "drivers": drivers,
+        "effects": {attribution.names[k]: attribution.effect_text(k) for k in strongest},
         "class": trace.class_name,
         "group": trace.group,
         "fine_tunings": trace.models,
