@@ -125,7 +125,7 @@ def test_the_verdict_is_one_line_with_an_answer_for_each_use_and_the_warnings():
     audit = made(oracle_fraction=GOOD, rho=BAD, rho_global=WIDE, lds=NOISE, slope=figure(0.2, 0.1, 0.3, 0.5))
     audit = replace(audit, error=0.041)
     parts = audit.sentence.split(". ")
-    openings = (*USES.values(), "Effects on a prediction: right within ±4.1 points", "True effects")
+    openings = (*USES.values(), "Effects on a prediction: right within ±4.1 points", "Before these")
     assert all(part.startswith(opening) for part, opening in zip(parts, openings, strict=True))
     assert "0.2 times the predicted ones" in parts[-1]
     assert str(audit) == audit.sentence

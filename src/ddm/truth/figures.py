@@ -142,7 +142,7 @@ _ALL = (
         effects=lambda effects: effects.margin,
         score=slope,
         usual=(0.5, 2.0),
-        warning="True effects are {value:.2g} times the predicted ones, so read their order, not their numbers",
+        warning="Before these retrainings corrected them, true effects were {value:.2g} times the predicted ones",
     ),
 )
 
