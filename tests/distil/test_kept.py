@@ -137,7 +137,7 @@ def test_a_synset_distilled_later_is_that_of_a_fit_with_it_bit_for_bit(target, d
 
 def test_a_fit_without_synset_encodes_nothing(target, digits, partition, monkeypatch):
     monkeypatch.setattr(Encoder, "__init__", lambda *given: pytest.fail("it encodes"))
-    distil(target, digits.train, partition, replace(QUICK, synset=False))
+    assert distil(target, digits.train, partition, replace(QUICK, synset=False)).synset is None
 
 
 def test_a_poor_synset_is_a_warning_that_says_that_answers_do_not_depend_on_it(target, digits, partition):
