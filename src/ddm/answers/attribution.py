@@ -133,7 +133,7 @@ class Attribution:
 
     @property
     def noise(self) -> str:
-        """What "within noise" means, in words."""
+        """A sentence that explains the mark of effects that do not stand out."""
         if self.doubt is not None:
             return self.doubt.removesuffix(".")
         if not self.one_way:
@@ -190,7 +190,7 @@ class Attribution:
 
     @property
     def _strength(self) -> np.ndarray:
-        """What groups are ranked by ``(K,)``."""
+        """The key by which groups are ranked ``(K,)``: the effect, or its absolute value."""
         strength: np.ndarray = np.abs(self.scores) if self.signed else self.scores
         return strength
 

@@ -28,10 +28,10 @@ from ddm.truth.refined import RefinedModels
 from ddm.truth.refinement import describe
 
 NO_INTERVALS = "These effects have no intervals yet. Retraining gives them: ddm refine RUN --retrain 20"
-"""What to say beside effects before any retraining."""
+"""The note beside effects before any retraining."""
 
 LEVEL = 0.9
-"""How often the true value shall lie in an interval."""
+"""The share of true values that intervals should contain."""
 
 _PERCENT = f"{100 * LEVEL:.0f} %"
 
@@ -86,7 +86,7 @@ class Intervals:
 
     @property
     def basis(self) -> str:
-        """What the intervals rest on, in words."""
+        """A phrase that says how many retrainings the intervals were computed from."""
         count = len(self.models.residuals.evidence)
         retrainings = f"{count} retraining{'s' if count > 1 else ''}"
         if self.models.residuals.posterior.effective < ENOUGH:
@@ -167,7 +167,7 @@ def _at(drawn: np.ndarray, rank: float) -> np.ndarray:
 
 
 def describe_evidence(evidence: Evidence) -> str:
-    """How many retrainings refine the effects of groups, in words."""
+    """A sentence that counts the retrainings of the evidence by kind."""
     sizes = evidence.removed.sum(1)
     kinds = describe(*(int(count.sum()) for count in (sizes == 1, sizes > 1, sizes == 0)))
     return f"{len(sizes)} retrainings refine the effects of groups and give each a {_PERCENT} interval: {kinds}."

@@ -139,7 +139,7 @@ class Trace:
 
     @property
     def _cost(self) -> str:
-        """What the search by class saved; empty if it saved nothing."""
+        """Say how many fine-tunings the search by class saved; empty if it saved none."""
         return f"{self.models:,} fine-tunings instead of {self.full:,}" if self.models < self.full else ""
 
 

@@ -35,7 +35,7 @@ _DRAWS = 2
 """Each design is scored this many times, with other unions first; figures are means."""
 
 _PRIORS = {"response": "responses", "none": "no prior", "trak": "TRAK", "ekfac": "EK-FAC"}
-"""What predicts effects before any retraining."""
+"""The priors: methods that predict effects before any retraining."""
 
 _KINDS = {"singles": "one group, never retrained alone", "pairs": "two groups", "unions": "a tenth of the groups"}
 """Removals whose intervals are checked."""
@@ -156,7 +156,7 @@ def _intervals(case: Case) -> Iterator[Row]:
 
 
 def _summary(case: Case, found: Mapping[str, Sequence[Row]]) -> Row:
-    """What is expected of evidence, one row for a problem."""
+    """The summary table: the figures at R = 0.4 K, one row for each problem."""
     enough, designs = case.enough, {row["design"]: row for row in found["same run"] if row["R"] == case.enough}
     start, mixed = found["same run"][0], designs["mixture"]
     many = [row for row in found["same run"] if row["design"] == "mixture" and row["R"] >= 10]

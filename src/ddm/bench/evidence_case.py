@@ -113,18 +113,18 @@ class Case:
 
     @cached_property
     def prior(self) -> Tensor:
-        """What the datamodel predicts for these removals ``(M, N, L)``."""
+        """Predicted changes of the logits by these removals ``(M, N, L)``."""
         x = self.problem.effect_query.inputs()
         outputs: Tensor = self.datamodel.models.outputs(self.everything, x).cpu() - self.problem.target.outputs(x).cpu()
         return outputs
 
     @property
     def prior_of_singles(self) -> Tensor:
-        """What the datamodel predicts without each group ``(K, N, L)``."""
+        """Predicted changes of the logits by removing each group ``(K, N, L)``."""
         return self.prior[: self.count]
 
     def prior_of(self, removed: np.ndarray) -> Tensor:
-        """What the datamodel predicts for some of these removals."""
+        """Predicted changes of the logits by some of these removals."""
         places = {row.tobytes(): place for place, row in enumerate(self.everything)}
         return self.prior[[places[row.tobytes()] for row in removed]]
 

@@ -1,4 +1,4 @@
-"""What retrainings make of predicted changes, on stored logits: the library's posterior and intervals without networks.
+"""Refines stored changes of logits: applies the posterior and the intervals of the library without any network.
 
 Changes are arrays ``(M, N, L)`` of M removals, N samples and L outputs. The log-odds of the correct class alone are
 such an array with L = 1.

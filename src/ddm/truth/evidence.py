@@ -101,12 +101,12 @@ class Evidence:
 
     @cached_property
     def keys(self) -> list[Removal]:
-        """What identifies each network."""
+        """The removed groups and the batch order of each network, by which networks are told apart."""
         return [(row.tobytes(), int(order)) for row, order in zip(self.removed, self.orders, strict=True)]
 
     @cached_property
     def posterior(self) -> Posterior:
-        """What the retrainings say about the effect of any removal."""
+        """The posterior of effects, given these retrainings."""
         return Posterior(self.removed[self.trials], self.orders[self.trials], self.spread)
 
     @property
@@ -153,7 +153,7 @@ class Evidence:
         return np.array([all_groups[int(order)] for order in self.orders[self.trials]], dtype=np.int64)
 
     def changes(self, target: Target, x: Tensor) -> Tensor:
-        """How each trial changed the logits ``(R, n, L)`` of inputs ``x (n, ...)``, within its batch order."""
+        """The change of the logits ``(R, n, L)`` of inputs ``x (n, ...)`` by each trial, within its batch order."""
         outputs = forward_models(target.flat, self.theta.to(target.device), self._fixed_on(target), x)
         return outputs[self.trials] - outputs[self.bases()]
 

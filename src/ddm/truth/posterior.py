@@ -115,7 +115,7 @@ class Spread:
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """What R retrainings say about the effect of any removal.
+    """The distribution of the effect of any removal, given R retrainings.
 
     removed: the groups ``(R, K)`` that each retraining left out, at least one
     orders:  its batch order ``(R,)``
@@ -138,7 +138,7 @@ class Posterior:
         return np.where(left < 1e-9 * np.maximum(own, 1), 0.0, left)
 
     def left_out(self) -> tuple[np.ndarray, np.ndarray]:
-        """What each retraining shows that the others do not predict: a map ``(R, R)`` of residuals, and variances."""
+        """Leave-one-out errors: the matrix ``(R, R)`` that maps residuals to them, and their variances ``(R,)``."""
         own = np.diag(self._inverse)
         return self._inverse / own[:, None], 1 / own
 

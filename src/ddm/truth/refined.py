@@ -37,7 +37,7 @@ _NO_WEIGHT = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class _Question:
-    """What is remembered about inputs that were asked about.
+    """Cached results for the inputs of the last question.
 
     x, fast:   the inputs ``(n, ...)``, copied because the caller may change them, and how their logits are computed
     logits:    logits ``(1 + needed, n, L)`` of the target and without each needed group; None if they are too large
@@ -56,7 +56,7 @@ class _Question:
 
 
 class Residuals:
-    """What the retrainings changed in the outputs and the datamodel did not predict. The last question is remembered.
+    """Computes residuals: the measured change of each retraining minus the predicted one. Caches the last question.
 
     groups:   the unrefined models without some groups
     evidence: the retrained networks
@@ -92,11 +92,11 @@ class Residuals:
         return values * self.groups.target.theta.element_size() <= _KEPT
 
     def changes(self, x: Tensor) -> Tensor:
-        """What each retraining changed ``(R, n, L)``."""
+        """The measured change of the logits by each retraining ``(R, n, L)``."""
         return self.evidence.changes(self.groups.target, x)
 
     def predicted(self, x: Tensor, fast: bool = False, logits: Tensor | None = None) -> Tensor:
-        """What the datamodel predicts for each retraining ``(R, n, L)``: the sum over its groups.
+        """The predicted change of the logits by each retraining ``(R, n, L)``: the sum over its groups.
 
         logits: logits ``(1 + needed, n, L)`` of the target and without each needed group, if they are at hand
         """
@@ -119,7 +119,7 @@ class Residuals:
         return designs.leave_one_out(self.posterior.removed.shape[1])[self.needed]
 
     def deviations(self, x: Tensor, fast: bool = False) -> tuple[Tensor, np.ndarray]:
-        """What each retraining shows that the others do not predict ``(R, n, L)``, and its variance ``(R,)``."""
+        """Leave-one-out errors of the predicted changes ``(R, n, L)``, and their variances ``(R,)``."""
         left, variances = self.posterior.left_out()
         residuals = self.of(x, fast)
         return torch.einsum("rs,snl->rnl", torch.as_tensor(left).to(residuals), residuals), variances

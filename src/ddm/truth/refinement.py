@@ -47,7 +47,7 @@ Request = tuple[np.ndarray, int]
 
 @dataclass(frozen=True)
 class Refinement:
-    """What a refinement did.
+    """The result of a refinement: the retrainings that were made, and the error before and after.
 
     singles:    number of new retrainings without one group
     unions:     number of new retrainings without several groups
@@ -68,7 +68,7 @@ class Refinement:
 
     @property
     def sentence(self) -> str:
-        """What was done and what it brought, in two sentences."""
+        """Two sentences: the retrainings that were made, and how much they reduced the error."""
         left = 1 - self.after / self.before if self.before else 0.0
         better = f"{left:.0%} smaller" if left >= 0.005 else "no smaller"
         kinds = describe(self.singles, self.unions, self.bases)
