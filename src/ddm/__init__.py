@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from ddm.answers.diagnosis import Diagnosis
     from ddm.answers.objectives import Objective
     from ddm.answers.trace import Trace
+    from ddm.data import tasks
     from ddm.data.samples import Data, Samples
+    from ddm.data.tasks import Task
     from ddm.datamodel import DistilledDatamodel
     from ddm.distil.checks import check
     from ddm.distil.settings import Settings
@@ -55,6 +57,7 @@ __all__ = [
     "Settings",
     "Synset",
     "Target",
+    "Task",
     "Trace",
     "Trajectory",
     "check",
@@ -64,6 +67,7 @@ __all__ = [
     "networks",
     "objectives",
     "record",
+    "tasks",
     "train",
 ]
 
@@ -83,6 +87,7 @@ _HOMES = {
     "Settings": "distil.settings",
     "Synset": "distil.synset",
     "Target": "training.target",
+    "Task": "data.tasks",
     "Trace": "answers.trace",
     "Trajectory": "training.trajectory",
     "leave_out": "training.leave_out",
@@ -92,7 +97,7 @@ _HOMES = {
 }
 """The module that defines each public name."""
 
-_MODULES = {"datasets": "data", "objectives": "answers.objectives"}
+_MODULES = {"datasets": "data", "objectives": "answers.objectives", "tasks": "data.tasks"}
 """Public modules that have another name inside the package."""
 
 

@@ -27,6 +27,8 @@ from ddm.counterfactual.designs import Weights
 from ddm.counterfactual.displaced import Models
 from ddm.counterfactual.reach import beyond_reach
 from ddm.counterfactual.whole_classes import answering_models
+from ddm.data.inputs import X
+from ddm.data.reading import Collate
 from ddm.data.samples import Samples
 from ddm.data.training_set import TrainingSet
 from ddm.distil import Distilled, Settings, changed, distil, distil_kept
@@ -89,7 +91,7 @@ class DistilledDatamodel:
         self.distilled.check_made_for(target.origin(data))
         self.target, self.partition, self.settings, self.data = target, partition, settings, data
         self.config, self.audited = config, audited
-        self.training_set = TrainingSet(data, samples, described, find, (config or {}).get("data") or "")
+        self.training_set = TrainingSet(data, samples, described, find, (config or {}).get("data") or "", target.task)
         self._unrefined = answering_models(target, partition, self.distilled)
         self._use(evidence)
         self._response_cache: Once[Responses] = Once()
@@ -103,6 +105,7 @@ class DistilledDatamodel:
         *,
         partition: str | Partition | Sequence[Any] | np.ndarray = "kmeans",
         features: Features = None,
+        collate: Collate | None = None,
         settings: Settings | None = None,
         private: bool = False,
         directory: Path | str | None = None,
@@ -115,6 +118,7 @@ class DistilledDatamodel:
 
         partition: kmeans (``clusters`` per class), class, sequence, a group label for each sample, or a ``Partition``
         features:  inputs of k-means; by default the target's penultimate layer
+        collate:   makes a batch of samples, as ``DataLoader(collate_fn=…)`` takes it, for a dataset that needs one
         settings:  how to distil; ``changes`` replace single settings, e.g. ``ipc=2, matching="forward"``
         private:   start from noise and clip the gradient of each sample, so that a synset reveals less about it
         directory: where finished parts are saved, so that a killed fit resumes
@@ -123,7 +127,7 @@ class DistilledDatamodel:
         config:    the config that replays the run; saved with the datamodel
         on_stage:  called with the name of each stage (partition, matching) when it ends
         """
-        samples = Samples.from_dataset(samples)
+        samples = Samples.from_dataset(samples, task=target.task, collate=collate)
         end_stage = on_stage or (lambda stage: None)
         settings = changed(settings or Settings(), changes)
         settings = private_settings(settings) if private else settings
@@ -210,7 +214,7 @@ class DistilledDatamodel:
         removed = designs.make(design, len(partition), perturbations, seed)
         batch = self._batch(question)
         found = attribute(models, partition, removed, batch, objective, beta, fast=fast)
-        return replace(found, doubt=self._doubt("rho" if len(batch[1]) == 1 else "rho_global"))
+        return replace(found, doubt=self._doubt("rho" if len(batch[0]) == 1 else "rho_global"))
 
     def trace(
         self,
@@ -290,11 +294,11 @@ class DistilledDatamodel:
             removed, orders = (np.array(part) for part in zip(*requests, strict=True))
             return self._learn(retraining, removed, orders)
 
-    def _importance(self, x: Tensor) -> np.ndarray:
+    def _importance(self, x: X) -> np.ndarray:
         """How far the removal of each group is predicted to move the outputs of inputs ``x``, ``(K,)``."""
         stacks = self._clusters.stacks(designs.leave_one_out(len(self.partition)), x)
         base, *outputs = (logits for stack in stacks for logits in stack)
-        return np.array([float(shift(logits, base).mean()) for logits in outputs])
+        return np.array([float(shift(found, base, self.target.task).mean()) for found in outputs])
 
     def _learn(self, retraining: Retraining, removed: np.ndarray, orders: np.ndarray) -> Refinement:
         """Retrain without ``removed (M, K)`` in batch orders ``(M,)``, and answer with the help of these networks."""
@@ -387,7 +391,7 @@ class DistilledDatamodel:
         """The models without some groups, from which all answers come."""
         return self._clusters
 
-    def outputs(self, x: Tensor, removed: np.ndarray | None = None) -> Tensor:
+    def outputs(self, x: X, removed: np.ndarray | None = None) -> Tensor:
         """Logits ``(M, n, L)`` under perturbations ``removed (M, K)``, by default each group removed once.
 
         removed: a mask that is True where a group is removed, or 1 − weight for each group
@@ -426,8 +430,8 @@ class DistilledDatamodel:
         seed:       random seed
         engine:     where retraining runs, as in ``fit``
         """
-        tested = Samples.from_dataset(test).subsample(200, seed)
-        validated = tested if validation is None else Samples.from_dataset(validation).subsample(500, seed)
+        tested = self._samples(test).subsample(200, seed)
+        validated = tested if validation is None else self._samples(validation).subsample(500, seed)
         for samples in (tested, validated):
             self._batch(samples)
         samples = self.training_set.get(train)
@@ -482,8 +486,12 @@ class DistilledDatamodel:
             raise InputError("these groups cut across classes, so there is no class level.")
         return self._classes, classes
 
+    def _samples(self, dataset: Samples | Dataset[Any]) -> Samples:
+        """Held-out samples, with the labels of the target's task."""
+        return Samples.from_dataset(dataset, task=self.target.task)
+
     def _batch(self, question: Question) -> Batch:
-        return batch_of(question, len(self.partition.classes))
+        return batch_of(question, self.target.task, len(self.partition.classes))
 
     def _repr_html_(self) -> str:
         sizes = self.partition.sizes
@@ -505,6 +513,6 @@ class DistilledDatamodel:
         )
 
 
-def _some_inputs(samples: Samples) -> Tensor:
+def _some_inputs(samples: Samples) -> X:
     """Inputs of some training samples, whose outputs stand for all in the posterior."""
     return samples.subsample(_TYPICAL, 0).batch()[0]

@@ -7,8 +7,8 @@ from sklearn import metrics
 from torch.nn import functional as F
 
 from ddm.answers.objectives import OBJECTIVES, resolve
+from ddm.data.losses import sample_loss
 from ddm.errors import InputError
-from ddm.training.losses import sample_loss
 
 
 def outputs_and_labels(seed, samples, classes):

@@ -11,7 +11,7 @@ from ddm.curvature.gradients import jacobian, output_gradients
 from ddm.curvature.krylov import solve_identity_minus
 from ddm.curvature.rows import draw_in_rounds, loss_vectors
 from ddm.curvature.sampled import SampledCurvature, rows_for
-from ddm.training.losses import sample_loss
+from ddm.data.tasks import task_of
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def test_loss_vectors_have_the_hessian_of_the_loss_as_their_covariance():
     logits, y = torch.randn(1, 5).expand(40_000, 5), torch.full((40_000,), 2)
     hessian = torch.func.hessian(lambda f: F.cross_entropy(f, torch.tensor(2)))(logits[0])
     for loss in (F.cross_entropy, lambda f, label: F.cross_entropy(f, label)):  # by the formula, and by autograd
-        vectors = loss_vectors(sample_loss(loss), logits, y, torch.Generator().manual_seed(0))
+        vectors = loss_vectors(task_of(loss), logits, y, torch.Generator().manual_seed(0))
         torch.testing.assert_close(vectors.T @ vectors / len(vectors), hessian, rtol=0.05, atol=0.005)
 
 

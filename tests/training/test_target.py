@@ -611,13 +611,19 @@ def test_divergence_is_reported_even_in_the_last_step(epochs, refused):
 def test_a_network_that_does_not_accept_the_inputs_is_refused(refused):
     with refused("(1, 6, 6)"):
         train(nn.Sequential(nn.Flatten(), nn.Linear(7, COUNT)), samples(), PLAIN)
-    with refused("(1, 6, 6)"):
+    with refused("(b, 3, 6, 6)", "(1, 1, 6, 6)"):
         train(ddm.networks.ConvNet((3, 6, 6), COUNT), samples(), PLAIN)
 
 
-@pytest.mark.parametrize("network", [nn.Sequential(nn.Flatten(), nn.Linear(36, 5)), nn.Conv2d(1, COUNT, 1)])
-def test_a_network_with_outputs_that_do_not_fit_the_classes_is_refused(network, refused):
-    with refused(f"{COUNT} classes"):
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(36, 5)), f"{COUNT} classes"),
+        (nn.Conv2d(1, COUNT, 1), "task 'tokens' or 'pixels'"),
+    ],
+)
+def test_a_network_with_outputs_that_do_not_fit_the_classes_is_refused(network, words, refused):
+    with refused(words):
         train(network, samples(), PLAIN)
 
 

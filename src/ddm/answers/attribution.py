@@ -356,7 +356,7 @@ def attribute(
     removed, weights = removed[nonempty], weights[nonempty]
     x, labels = batch
     outputs = models.stacks(removed, x, fast=fast)
-    resolved = resolve(objective, models.target.loss)
+    resolved = resolve(objective, models.target.task)
     if not isinstance(models, RefinedModels) or (removed.sum(1) != 1).any():
         return fit_attribution(resolved, outputs, labels, partition, removed, weights, usable, chosen)
     intervals = Intervals(models, removed, resolved, batch, fast)
@@ -373,7 +373,7 @@ def attribute(
 def fit_attribution(
     objective: Objective,
     outputs: Iterable[Tensor],
-    labels: Tensor,
+    labels: Tensor | None,
     partition: Partition,
     removed: np.ndarray,
     weights: np.ndarray,
@@ -390,7 +390,7 @@ def fit_attribution(
     """
     first = next(rest := iter(outputs))
     baseline = first[0]
-    values = _evaluate(objective, chain([first], rest), baseline, labels.to(baseline.device))
+    values = _evaluate(objective, chain([first], rest), baseline, objective.labels_on(labels, baseline.device))
     present = np.vstack([np.ones((1, len(usable))), ~removed[:, usable]])
     fit = least_squares(present, values, np.concatenate([[1.0], weights]))
     matrix, errors = np.full((2, len(partition), values.shape[1]), np.nan)
@@ -405,7 +405,7 @@ def fit_attribution(
         objective=objective.name,
         meaning=objective.meaning,
         signed=objective.signed,
-        focus=int(baseline.softmax(1).mean(0).argmax()) if objective.per_class else 0,
+        focus=int(objective.link(baseline).mean(0).argmax()) if objective.per_class else 0,
         sizes=partition.sizes[chosen],
         models=len(removed),
         fraction=objective.fraction,

@@ -34,11 +34,12 @@ from ddm.answers.objectives import OBJECTIVES, Measure, Objective, resolve
 from ddm.answers.question import Batch
 from ddm.counterfactual import designs
 from ddm.counterfactual.displaced import Models
+from ddm.data.losses import SampleLoss
 from ddm.data.samples import Samples
+from ddm.data.tasks import Task
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
 from ddm.plots import html
-from ddm.training.losses import SampleLoss
 from ddm.truth.audit import trust_line
 from ddm.truth.effects import cross_entropy
 from ddm.truth.refined import RefinedModels
@@ -202,6 +203,15 @@ class Diagnosis:
         return "".join(html.paragraph(sentence) for sentence in self.sentences())
 
 
+def check_has_classes(task: Task) -> None:
+    """Refuse a task whose samples have no class: there are no classes to confuse or to mislabel."""
+    if not task.has_classes:
+        raise InputError(
+            f"a diagnosis looks for wrong classes, which {task.kind} does not have: ask dm.attribute for the effect of "
+            "each group on the loss of held-out samples instead."
+        )
+
+
 def diagnose(models: Models, partition: Partition, batch: Batch, train: Samples, trust: str | None) -> Diagnosis:
     """Diagnose the target of ``models`` on a batch of held-out samples.
 
@@ -210,6 +220,9 @@ def diagnose(models: Models, partition: Partition, batch: Batch, train: Samples,
     """
     if not models.usable.any():
         raise InputError("no group can be removed, as all their matchings were stopped: fit with other settings.")
+    check_has_classes(models.target.task)
+    if batch[1] is None:
+        raise InputError("a diagnosis compares predictions with labels: give samples with labels.")
     baseline, labels = models.target.outputs(batch[0]), batch[1].to(models.target.device)
     check_predictions(baseline, len(partition.classes))
     counts = confusion_matrix(baseline, labels, len(partition.classes))

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ddm.answers.objectives import Objective
 from ddm.answers.question import Batch
+from ddm.data.inputs import X
 from ddm.truth.evidence import Evidence
 from ddm.truth.refined import RefinedModels
 from ddm.truth.refinement import describe
@@ -74,7 +75,8 @@ class Intervals:
             each = max(1, _TOGETHER // (draws.errors.numel() + 1))
             for some in stack.split(each):
                 deviations = torch.as_tensor(self.deviations[start : start + len(some)]).to(some)
-                self.ends.append(draws.ends(self.objective, some, deviations, base, self.batch[1].to(base.device)))
+                labels = self.objective.labels_on(self.batch[1], base.device)
+                self.ends.append(draws.ends(self.objective, some, deviations, base, labels))
                 start += len(some)
             yield stack
 
@@ -123,7 +125,7 @@ class Draws:
         return np.where(unknown[:, None], np.nan, ends)
 
 
-def make_draws(models: RefinedModels, x: Tensor, fast: bool = False, seed: int = 0) -> Draws:
+def make_draws(models: RefinedModels, x: X, fast: bool = False, seed: int = 0) -> Draws:
     """Draws of the standardised error of the outputs of inputs ``x (n, ...)``."""
     residuals = models.residuals
     return draw_errors(*residuals.deviations(x, fast), residuals.posterior.effective, seed)

@@ -1,8 +1,9 @@
 """Objectives: the behaviour that is measured on a counterfactual model.
 
-An objective maps the logits ``(n, L)`` of a counterfactual model, the logits of the target, and the labels ``(n,)`` to
-one or more values. Users may pass any callable of these three. Named objectives also give names to their values and
-say how groups are ranked.
+An objective maps the outputs ``(n, L)`` of a counterfactual model, the outputs of the target, and the labels to one or
+more values. Users may pass any callable of these three. Named objectives also give names to their values and say how
+groups are ranked. Which of them make sense depends on the task: ``ddm.answers.task_objectives`` has those of tasks
+whose samples have no class.
 """
 
 from __future__ import annotations
@@ -15,11 +16,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ddm.data.losses import SampleLoss
+from ddm.data.tasks import Task, task_of
 from ddm.errors import InputError
-from ddm.training.losses import SampleLoss
 
 Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
 """``(outputs (n, L), baseline outputs (n, L), labels (n,)) → value`` or values ``(O,)``."""
+
+
+def _softmax(outputs: Tensor) -> Tensor:
+    return outputs.softmax(-1)
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,8 @@ class Objective:
     signed:    True if groups are ranked by the absolute effect; else the largest effect comes first
     fraction:  True if its values are fractions, so that people read them in percent and their changes in points
     one_way:   True if every removal moves the value in the same direction, because the target has its extreme
+    needs_labels: False if it can be measured without labels, which are None then
+    link:      the mean of outputs ``(n, L)``, whose largest entry is the value in focus if there is one per class
     stacked:   True if ``measure`` also accepts outputs ``(M, n, L)`` of M models and returns ``(M,)`` or ``(M, O)``
     """
 
@@ -44,6 +52,16 @@ class Objective:
     stacked: bool = False
     fraction: bool = False
     one_way: bool = False
+    needs_labels: bool = True
+    link: Callable[[Tensor], Tensor] = _softmax
+
+    def labels_on(self, labels: Tensor | None, device: torch.device) -> Tensor:
+        """The labels on a device; refused if there are none and the objective needs them."""
+        if labels is not None:
+            return labels.to(device)
+        if self.needs_labels:
+            raise InputError(f"the objective '{self.name}' compares with labels, but there are none: give them.")
+        return torch.zeros(0, dtype=torch.int64, device=device)
 
     def values(self, outputs: Iterable[Tensor], baseline: Tensor, labels: Tensor) -> Tensor:
         """Values ``(M, O)`` for the outputs of M models, given in stacks ``(m, n, L)``."""
@@ -166,15 +184,30 @@ def distillation(student: Tensor) -> Objective:
 
 
 _stacked = partial(Objective, stacked=True)
+_unlabelled = partial(_stacked, needs_labels=False)
 
 OBJECTIVES: dict[str, Objective] = {
     objective.name: objective
     for objective in (
-        _stacked("prediction", prediction, "shift of the predicted probabilities (Dist_1)", signed=False, one_way=True),
+        _stacked(
+            "prediction",
+            prediction,
+            "shift of the predicted probabilities (Dist_1)",
+            signed=False,
+            one_way=True,
+            needs_labels=False,
+        ),
         _stacked("correctness", correctness, "cross-entropy against the true label (Dist_2)", signed=False),
-        _stacked("stability", stability, "how little the prediction moves (Dist_3)", one_way=True),
-        _stacked("probabilities", probabilities, "predicted probability of each class", per_class=True, fraction=True),
-        _stacked("logits", logits, "logit of each class", per_class=True),
+        _unlabelled("stability", stability, "how little the prediction moves (Dist_3)", one_way=True),
+        _stacked(
+            "probabilities",
+            probabilities,
+            "predicted probability of each class",
+            per_class=True,
+            fraction=True,
+            needs_labels=False,
+        ),
+        _unlabelled("logits", logits, "logit of each class", per_class=True),
         _stacked("loss", correctness, "the loss the target was trained with"),
         _stacked("accuracy", accuracy, "fraction classified correctly", fraction=True),
         Objective("precision", _macro(class_precision), "precision, mean over classes", fraction=True),
@@ -187,15 +220,27 @@ OBJECTIVES: dict[str, Objective] = {
 }
 
 
-def resolve(objective: ObjectiveLike, loss: SampleLoss) -> Objective:
-    """The objective of a name or a callable; ``loss`` is the target's training loss."""
+def objectives_of(task: Task) -> dict[str, Objective]:
+    """The objectives that make sense for a task, by name."""
+    if task.has_classes:
+        return OBJECTIVES
+    from ddm.answers.task_objectives import of_task
+
+    return {objective.name: objective for objective in of_task(task)}
+
+
+def resolve(objective: ObjectiveLike, task: Task | SampleLoss) -> Objective:
+    """The objective of a name or a callable, for the target's task, or for the task of a loss."""
+    task = task_of(task)
     if isinstance(objective, Objective):
         return objective
-    if objective == "loss" and not loss.is_cross_entropy:
-        return Objective("loss", _loss(loss), OBJECTIVES["loss"].meaning)
+    if objective == "loss" and not task.loss.is_cross_entropy:
+        return Objective("loss", _loss(task.loss), OBJECTIVES["loss"].meaning)
     if isinstance(objective, str):
-        if objective not in OBJECTIVES:
-            raise InputError(f"there is no objective '{objective}': use one of {', '.join(OBJECTIVES)}.")
-        return OBJECTIVES[objective]
+        known = objectives_of(task)
+        if objective in known:
+            return known[objective]
+        why = f"{task.kind} has no objective" if objective in OBJECTIVES else "there is no objective"
+        raise InputError(f"{why} '{objective}': use one of {', '.join(known)}.")
     name = getattr(objective, "__name__", "objective")
     return Objective(name, objective, "your own objective")

@@ -1,48 +1,77 @@
-"""A question: the samples that a user asks about, turned into a batch of tensors."""
+"""A question: the samples that a user asks about, turned into a batch."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from ddm.data.inputs import Inputs, X, unwrap, wrap
+from ddm.data.reading import split_labels
 from ddm.data.samples import Samples
+from ddm.data.tasks import Task
 from ddm.errors import InputError
 
-Question = Samples | tuple[Any, Any] | Dataset[Any]
-"""The samples asked about: ``Samples``, a pair ``(input, label)``, a batch ``(inputs, labels)``, or a torch dataset."""
+Question = Samples | tuple[Any, Any] | Mapping[str, Any] | Dataset[Any]
+"""The samples asked about: ``Samples``, a pair ``(input, label)`` or ``(input, None)``, a batch ``(inputs, labels)`` or
+a dict, or a torch dataset."""
 
-Batch = tuple[Tensor, Tensor]
-"""Inputs ``(n, ...)`` and labels ``(n,)``."""
+Batch = tuple[X, Tensor | None]
+"""Inputs ``(n, ...)`` and labels ``(n, ...)``; None if no labels were given."""
 
 
-def batch_of(question: Question, classes: int) -> Batch:
-    """The batch of a question, after checking that all labels are below ``classes``."""
-    if isinstance(question, tuple) and len(question) == 2:
-        x, y = _tensors(question)
-        if y.dim() == 0:
-            x, y = x[None], y[None]
-    elif isinstance(question, (Samples, Dataset)):
-        x, y = Samples.from_dataset(question).batch()
+def batch_of(question: Question, task: Task, classes: int) -> Batch:
+    """The batch of a question, after checking its labels.
+
+    classes: the number of classes, or of outputs where samples have no class
+    """
+    if isinstance(question, (tuple, Mapping)):
+        x, y = _whole_batch(*_parts(question), task)
+    elif isinstance(question, (Samples, Dataset)) or hasattr(question, "__getitem__"):
+        x, y = Samples.from_dataset(question, task=task).batch()
     else:
         raise InputError("ask about Samples, an (input, label) pair, a batch (inputs, labels), or a torch dataset.")
-    if len(x) == 0 or y.shape != (len(x),):
-        raise InputError(f"{len(x)} inputs need one label each, not labels of shape {tuple(y.shape)}.")
-    if int(y.min()) < 0 or int(y.max()) >= classes:
-        raise InputError(f"labels must lie in 0 to {classes - 1}; these reach from {int(y.min())} to {int(y.max())}.")
-    if not torch.isfinite(x).all():
+    if not bool(x.isfinite().all()):
         raise InputError("the inputs asked about contain NaN or infinite values.")
-    return x if x.is_floating_point() else x.to(torch.float32), y.to(torch.int64)
+    if y is None:
+        return x, None
+    if len(x) == 0 or y.dim() == 0 or len(y) != len(x) or (task.has_classes and y.dim() != 1):
+        raise InputError(f"{len(x)} inputs need one label each, not labels of shape {tuple(y.shape)}.")
+    if (why := task.check_labels(y, classes)) is not None:
+        raise InputError(f"{why}.")
+    return x, y
 
 
-def _tensors(question: tuple[Any, Any]) -> Batch:
-    """A pair or batch as tensors of real inputs and integer labels."""
+def _parts(question: tuple[Any, ...] | Mapping[str, Any]) -> tuple[Any, Any]:
+    """The inputs of a question, and its labels if it has any."""
+    if isinstance(question, Mapping):
+        x, y = split_labels({name: torch.as_tensor(value) for name, value in question.items()})
+        return unwrap(x), y
+    if len(question) != 2:
+        raise InputError("ask about Samples, an (input, label) pair, a batch (inputs, labels), or a torch dataset.")
+    return question
+
+
+def _whole_batch(inputs: Any, labels: Any, task: Task) -> Batch:
+    """Inputs and labels of a pair as a batch; a single sample gets a first dimension."""
     try:
-        x, y = torch.as_tensor(question[0]), torch.as_tensor(question[1])
+        x = inputs if isinstance(inputs, (Inputs, Mapping, tuple)) else torch.as_tensor(inputs)
+        y = None if labels is None else torch.as_tensor(labels)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"give an input as numbers, and its label as the number of its class ({error}).") from None
-    if x.is_complex() or y.is_complex() or not torch.equal(y, y.to(torch.int64).to(y.dtype)):
+    if isinstance(x, Tensor) and (x.dim() > 2 or x.dtype == torch.uint8):
+        x = x.to(torch.float32) if not x.is_complex() and not x.is_floating_point() else x
+    if isinstance(x, Tensor) and x.is_complex():
+        raise InputError("ask about real inputs.")
+    if y is not None and task.has_classes and (y.is_complex() or not torch.equal(y, y.to(torch.int64).to(y.dtype))):
         raise InputError("ask about real inputs with labels that are whole numbers.")
-    return x, y
+    x = x.tree if isinstance(x, Inputs) else x
+    if y is not None and y.dim() == 0:
+        x = Inputs(x).map(lambda leaf: torch.as_tensor(leaf)[None]).tree
+        y = y[None]
+    if y is not None:
+        y = y.to(torch.int64) if task.has_classes or task.by_position else y.float()
+    return wrap(x), y

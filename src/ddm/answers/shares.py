@@ -27,6 +27,7 @@ from ddm.answers.question import Batch
 from ddm.counterfactual import designs
 from ddm.counterfactual.displaced import Models
 from ddm.curvature.directional import logits_along
+from ddm.data.inputs import X
 from ddm.distil.response.solve import Responses
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
@@ -150,13 +151,13 @@ def find_shares(
     effects = effects if output is None else effects.on(output)
     effect, rows = float(effects.scores[0]), partition.rows(group)
     without = models.outputs(removed, batch[0])[0]
-    slopes = _slopes(resolve(objective, models.target.loss), effects.focus, models.target, batch, without)
+    slopes = _slopes(resolve(objective, models.target.task), effects.focus, models.target, batch, without)
     values = _scale(_contributions(responses(), batch[0], slopes, rows), effect)
     order = np.argsort(-values * np.sign(effect), kind="stable")
     return Shares(partition.names[group], effects.measured, effect, rows[order], values[order], effects.fraction)
 
 
-def _contributions(responses: Responses, x: Tensor, slopes: Tensor, rows: np.ndarray) -> np.ndarray:
+def _contributions(responses: Responses, x: X, slopes: Tensor, rows: np.ndarray) -> np.ndarray:
     """c·J(Ḡ + Λ)⁻¹ḡ_i ``(n_κ,)`` of the samples at ``rows``, for c ``(n, L)``, up to a common factor."""
     target, pulled = responses.target, _pulled_back(responses.target, x, slopes)
     direction = responses.curvature.solve(pulled[None], transposed=True)[0]
@@ -182,7 +183,7 @@ def _value(objective: Objective, focus: int, outputs: Tensor, base: Tensor, y: T
 
 def _slopes(objective: Objective, focus: int, target: Target, batch: Batch, without: Tensor) -> Tensor:
     """c ``(n, L)``: mean gradient of the objective on the line to the logits ``without`` the group (midpoint rule)."""
-    base, y = target.outputs(batch[0]), batch[1].to(without.device)
+    base, y = target.outputs(batch[0]), objective.labels_on(batch[1], without.device)
     total = torch.zeros_like(base)
     for step in range(_STEPS):
         at = (base + (step + 0.5) / _STEPS * (without - base)).detach().requires_grad_()
@@ -197,7 +198,7 @@ def _slopes(objective: Objective, focus: int, target: Target, batch: Batch, with
     return total
 
 
-def _pulled_back(target: Target, x: Tensor, slopes: Tensor) -> Tensor:
+def _pulled_back(target: Target, x: X, slopes: Tensor) -> Tensor:
     """J(x)ᵀc ``(P,)``."""
     theta = target.theta.detach().requires_grad_()
     with torch.enable_grad():

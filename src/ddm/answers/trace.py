@@ -179,7 +179,7 @@ def verify_trace(
     removals = [NO_ROWS, *group_rows(partition, removed)]
     target = retraining.target
     outputs = retraining.outputs(removals, 0, batch[0]).to(target.device)
-    resolved, weights = resolve(objective, target.loss), np.ones(len(chosen))
+    resolved, weights = resolve(objective, target.task), np.ones(len(chosen))
     effects = fit_attribution(resolved, outputs[:, None], batch[1], partition, removed, weights, chosen, chosen)
     return replace(found, verified=effects)
 

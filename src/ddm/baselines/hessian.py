@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ddm.baselines.protocol import ScoreRequest
+from ddm.data.inputs import X
 
 _SAMPLES = 256
 _FEWEST_SAMPLES = 32
@@ -37,7 +38,7 @@ class Curvature:
     highest: the largest eigenvalue of H
     """
 
-    x: Tensor
+    x: X
     y: Tensor
     damping: float
     highest: float
@@ -60,7 +61,7 @@ def estimate_curvature(request: ScoreRequest, limit: int = _SAMPLES) -> Curvatur
     return Curvature(x, y, max(decay, -_MARGIN * lowest, highest / _CONDITION), highest)
 
 
-def hessian_product(request: ScoreRequest, x: Tensor, y: Tensor) -> HessianProduct:
+def hessian_product(request: ScoreRequest, x: X, y: Tensor) -> HessianProduct:
     """The function v ↦ Hv for vectors ``(P,)``, with H on inputs ``x`` and labels ``y``."""
     target = request.target
     theta = target.theta.detach().requires_grad_()

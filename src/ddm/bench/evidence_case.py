@@ -19,7 +19,7 @@ from ddm.bench.truths import StoredTruth
 from ddm.counterfactual.designs import leave_one_out
 from ddm.datamodel import DistilledDatamodel
 from ddm.distil import Settings
-from ddm.truth.effects import EffectQuery, Effects, effects_of_logits, log_odds, shift
+from ddm.truth.effects import EffectQuery, Effects, effects_of_outputs, log_odds, shift
 from ddm.truth.evidence import Evidence
 from ddm.truth.figures import FIGURES, mean_spearman
 from ddm.truth.posterior import GENERAL
@@ -225,13 +225,13 @@ class Case:
         """Effects of all groups, in a batch order or in general."""
         predicted = self.prior_of_singles if prior is None else prior
         changes = refined.of(leave_one_out(self.count), predicted, order)
-        return effects_of_logits(self.base + changes, self.base, self.query)
+        return effects_of_outputs(self.base + changes, self.base, self.query)
 
     def same_run(self, trials: Trials, prior: Tensor | None = None) -> dict[str, float]:
         """Figures in the target's batch order: of all groups, and of those never retrained alone with ``new_``."""
         found = self.effects(self.refined(trials, prior), 0, prior)
         new = np.flatnonzero(~trials.alone)
-        unrefined = effects_of_logits(self.base + self.prior_of_singles, self.base, self.query)
+        unrefined = effects_of_outputs(self.base + self.prior_of_singles, self.base, self.query)
         few = len(new) < 4
         return {
             **_score(found, self.true[0]),

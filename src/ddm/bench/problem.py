@@ -26,13 +26,13 @@ from ddm.compute import engine
 from ddm.compute.files import read_json, write_json
 from ddm.compute.one_thread import one_thread
 from ddm.counterfactual import designs
+from ddm.data.losses import Loss
 from ddm.data.samples import Data, Samples
 from ddm.datamodel import DistilledDatamodel
 from ddm.distil import Settings
 from ddm.errors import InputError
 from ddm.groups.partition import Partition, make_partition
 from ddm.training.loop import train
-from ddm.training.losses import Loss
 from ddm.training.target import Target
 from ddm.truth.effects import EffectQuery, Effects, measure_effects
 from ddm.truth.retraining import Retraining, group_rows

@@ -29,7 +29,7 @@ from ddm.compute.tensors import read_intact, read_metadata, write_tensors
 from ddm.compute.validation import are_unique_names, check_fields
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
-from ddm.truth.effects import EffectQuery, Effects, effects_of_logits
+from ddm.truth.effects import EffectQuery, Effects, effects_of_outputs
 
 _FORMAT = "ddm truth 1"
 
@@ -135,7 +135,7 @@ class StoredTruth:
         if (len(query.test), len(query.test) + len(query.validation)) != (self.facts.tests, self.logits.shape[2]):
             raise InputError("the stored truth is of other test samples: ask for those of its setup.")
         rows = self._rows(query.removed)
-        return [effects_of_logits(logits[rows], logits[0], query) for logits in self.logits]
+        return [effects_of_outputs(logits[rows], logits[0], query) for logits in self.logits]
 
     def check_data(self, data: Mapping[str, str], count: int) -> None:
         """Refuse data other than those that the retrainings used.

@@ -113,8 +113,8 @@ class Counterfactuals(Models):
 
     def _residuals(self, groups: Tensor, logits: Tensor, images: Tensor) -> Tensor:
         """r_κb ``(B, b, L)`` on some images with logits ``(b, L)``."""
-        sizes = self._step_sizes[groups][:, None, None] / self._images.shape[1]
-        return sizes * (self._targets[groups][:, images] - logits.softmax(1))
+        sizes = self._step_sizes[groups][:, None, None] / self._targets.shape[1]
+        return sizes * (self._targets[groups][:, images] - self.target.task.mean(logits))
 
     def check_usable(self, removed: np.ndarray) -> None:
         """Refuse to remove a group whose matching was stopped."""

@@ -21,6 +21,7 @@ from torch.func import vmap
 
 from ddm.compute.progress import bar
 from ddm.curvature.gradients import jacobian, together
+from ddm.data.inputs import X
 from ddm.errors import InputError
 from ddm.networks.flat import FlatNetwork
 from ddm.networks.state import State
@@ -82,11 +83,11 @@ class Models:
         theta = self.parameters(torch.as_tensor(removed)[None])[0]
         return self.target.flat.module(theta, self.target.fixed)
 
-    def outputs(self, removed: np.ndarray | Tensor, x: Tensor, *, fast: bool = False) -> Tensor:
+    def outputs(self, removed: np.ndarray | Tensor, x: X, *, fast: bool = False) -> Tensor:
         """Logits ``(M, n, L)`` of inputs ``x (n, ...)`` under M perturbations ``removed (M, K)``."""
         return torch.cat(list(self.stacks(removed, x, fast=fast)))[1:]
 
-    def stacks(self, removed: np.ndarray | Tensor, x: Tensor, *, fast: bool = False) -> Iterator[Tensor]:
+    def stacks(self, removed: np.ndarray | Tensor, x: X, *, fast: bool = False) -> Iterator[Tensor]:
         """Logits ``(m, n, L)`` of the target and then of each perturbed model, in batches of a few models.
 
         ``fast`` computes them from one Jacobian of the target instead of from M models: f + J Σ m_κ d_κ, which
@@ -95,7 +96,7 @@ class Models:
         removed, x = self._check(removed), x.to(self.target.device)
         return self._linear(removed, x) if fast else self._exact(removed, x)
 
-    def _exact(self, removed: Tensor, x: Tensor) -> Iterator[Tensor]:
+    def _exact(self, removed: Tensor, x: X) -> Iterator[Tensor]:
         with bar("counterfactual models", 1 + len(removed)) as advance, torch.no_grad():
             models = [self.target.theta[None]]
             for part in removed.split(self._batch_size):
@@ -105,25 +106,25 @@ class Models:
                     advance(len(logits))
                 models = []
 
-    def _linear(self, removed: Tensor, x: Tensor) -> Iterator[Tensor]:
+    def _linear(self, removed: Tensor, x: X) -> Iterator[Tensor]:
         base, changes = self.target.outputs(x), self.changes(removed.any(0).nonzero()[:, 0], x)
         amounts = multiples(removed, self.own)[:, removed.any(0)].to(changes)
         yield base[None]
         for some in amounts.split(max(1, _TOGETHER // max(1, base.numel()))):
             yield base + torch.einsum("mk,knl->mnl", some, changes)
 
-    def changes(self, groups: Tensor, x: Tensor) -> Tensor:
+    def changes(self, groups: Tensor, x: X) -> Tensor:
         """J(x) d_κ ``(B, n, L)``: how removing each group changes the logits, to first order."""
         inputs = x.split(together(self.target, self.target.outputs(x[:1]).shape[1])) if len(x) > 1 else [x]
         return torch.cat([self._changes(self.directions(some), inputs) for some in groups.split(self._batch_size)])
 
-    def _changes(self, directions: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+    def _changes(self, directions: Tensor, inputs: Sequence[X]) -> Tensor:
         """J(x) d ``(B, n, L)`` of directions ``(B, P)``, for inputs ``x (n, ...)`` in parts."""
         target = self.target
         rows = (jacobian(target, target.theta, target.fixed, part) for part in inputs)
         return torch.cat([torch.einsum("nlp,kp->knl", part, directions) for part in rows], 1)
 
-    def _forward(self, models: Sequence[Tensor], x: Tensor) -> Iterable[Tensor]:
+    def _forward(self, models: Sequence[Tensor], x: X) -> Iterable[Tensor]:
         """Logits ``(m, n, L)`` of models ``(m, P)`` in batches: all models in one call, or one after another."""
         flat, fixed = self.target.flat, self.target.fixed
         if _is_small(flat, x):
@@ -152,7 +153,7 @@ class Models:
         return removed
 
 
-def forward_models(flat: FlatNetwork, theta: Tensor, fixed: State, x: Tensor) -> Tensor:
+def forward_models(flat: FlatNetwork, theta: Tensor, fixed: State, x: X) -> Tensor:
     """Logits ``(m, n, L)`` of inputs ``(n, ...)`` for m networks with parameters ``(m, P)`` and ``fixed (m, ...)``."""
     x = x.to(theta.device)
     with torch.no_grad():
@@ -163,12 +164,12 @@ def forward_models(flat: FlatNetwork, theta: Tensor, fixed: State, x: Tensor) ->
         return torch.stack([_forward_one(flat, one, rest, x) for one, rest in zip(theta, rests, strict=True)])
 
 
-def _is_small(flat: FlatNetwork, x: Tensor) -> bool:
+def _is_small(flat: FlatNetwork, x: X) -> bool:
     """True if all networks run faster in one vectorised pass than one after another."""
     return len(x) <= _FEW_INPUTS and flat.size <= _FEW_PARAMETERS
 
 
-def _forward_one(flat: FlatNetwork, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor) -> Tensor:
+def _forward_one(flat: FlatNetwork, theta: Tensor, fixed: Mapping[str, Tensor], x: X) -> Tensor:
     return torch.cat([flat(theta, fixed, part) for part in x.split(512)])
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.counterfactual.displaced import Models
 from ddm.counterfactual.kept_models import KeptModels
+from ddm.data.inputs import X
 from ddm.distil.distilled import Distilled
 from ddm.distil.kept import KeptResponses
 from ddm.groups.partition import Partition
@@ -64,7 +65,7 @@ class NestedModels(Models):
             models[some] += self.classes.parameters(whole[some]) - self.target.theta
         return models
 
-    def _linear(self, removed: Tensor, x: Tensor) -> Iterator[Tensor]:
+    def _linear(self, removed: Tensor, x: X) -> Iterator[Tensor]:
         rest, whole = self._split(removed)
         stacks = super()._linear(rest, x)
         yield next(stacks)

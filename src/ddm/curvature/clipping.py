@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ddm.compute.progress import Advance
 from ddm.curvature.gradients import output_gradients
+from ddm.data.inputs import X
 from ddm.data.samples import Samples
 from ddm.training.target import Target
 
@@ -23,7 +24,7 @@ _BATCH = 128
 """Maximum number of samples whose gradients are in memory at once."""
 
 
-def sample_gradients(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+def sample_gradients(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: X, y: Tensor) -> Tensor:
     """g_i ``(b, P)``: the gradient of each sample's loss at θ, for inputs ``x (b, ...)`` with labels ``y``."""
     x, y = x.to(target.device), y.to(target.device)
     with torch.no_grad():
@@ -35,7 +36,7 @@ def sample_gradients(target: Target, theta: Tensor, fixed: Mapping[str, Tensor],
 
 
 def clipped_gradient(
-    target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor, y: Tensor, limit: float
+    target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: X, y: Tensor, limit: float
 ) -> Tensor:
     """The mean ``(P,)`` of the samples' gradients, each scaled down to the norm ``limit`` where it is larger."""
     total = torch.zeros_like(theta)

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ddm.training.losses import SampleLoss
+from ddm.data.inputs import X
+from ddm.data.losses import SampleLoss
 from ddm.training.target import Target
 
 _WIDTH = 3e-4
@@ -18,7 +19,7 @@ _WIDTH = 3e-4
 
 
 def logits_along(
-    target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor, direction: Tensor
+    target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: X, direction: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Logits f(x) ``(n, L)`` and their derivative J(x)d ``(n, L)`` along ``d (P,)``."""
     width = _WIDTH * float(theta.norm() or 1.0) / max(float(direction.norm()), torch.finfo(theta.dtype).tiny)
@@ -29,7 +30,7 @@ def logits_along(
 
 
 def curvature_along(
-    target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor, y: Tensor, direction: Tensor
+    target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: X, y: Tensor, direction: Tensor
 ) -> Tensor:
     """dᵀGd, with G the Gauss–Newton matrix of the mean loss of these samples at θ; at least 0."""
     logits, change = logits_along(target, theta, fixed, x, direction)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import vjp, vmap
 
 from ddm.compute.progress import Advance
+from ddm.data.inputs import X
 from ddm.data.samples import Samples
 from ddm.training.target import Target
 
@@ -19,7 +20,7 @@ _TOGETHER = 2**24
 
 
 def loss_gradient(
-    target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor, y: Tensor, batch_size: int = 64
+    target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: X, y: Tensor, batch_size: int = 64
 ) -> Tensor:
     """∇_θ of the mean loss of inputs ``x (b, ...)`` with labels ``y`` at θ: ``(P,)``."""
     theta = theta.detach().requires_grad_()
@@ -51,12 +52,10 @@ def group_gradients(
     return gradients
 
 
-def output_gradients(
-    target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor, cotangents: Tensor
-) -> Tensor:
+def output_gradients(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: X, cotangents: Tensor) -> Tensor:
     """J(x_i)ᵀa_ij ``(n, c, P)`` with J = ∂f/∂θ, for inputs ``x (n, ...)`` and c vectors ``a (n, c, L)`` each."""
 
-    def one(inputs: Tensor, vectors: Tensor) -> Tensor:
+    def one(inputs: X, vectors: Tensor) -> Tensor:
         pull = vjp(lambda at: target.flat(at, fixed, inputs[None])[0], theta)[1]
         rows: Tensor = vmap(lambda vector: pull(vector)[0])(vectors)
         return rows
@@ -78,7 +77,7 @@ def together(target: Target, each: int) -> int:
 
 
 def _one_by_one(
-    target: Target, theta: Tensor, fixed: Mapping[str, Tensor], inputs: Tensor, vectors: Tensor, into: Tensor
+    target: Target, theta: Tensor, fixed: Mapping[str, Tensor], inputs: X, vectors: Tensor, into: Tensor
 ) -> None:
     """Jᵀa ``(c, P)`` of one input without ``vmap``. Differentiating by tensors is faster than by the flat vector θ."""
     trained = {name: part.detach().requires_grad_() for name, part in target.flat.unflatten(theta).items()}
@@ -89,7 +88,7 @@ def _one_by_one(
         torch.cat([part.flatten() for part in found], out=row)
 
 
-def jacobian(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor) -> Tensor:
+def jacobian(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: X) -> Tensor:
     """J(x_i) ``(n, L, P)`` of the logits of inputs ``(n, ...)``."""
     if len(x) == 1:
         with contextlib.suppress(RuntimeError):  # vmap cannot run some networks
@@ -99,7 +98,7 @@ def jacobian(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tens
     return output_gradients(target, theta, fixed, x, torch.eye(classes).to(theta).expand(len(x), -1, -1))
 
 
-def _jacobian_of_one(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: Tensor) -> Tensor:
+def _jacobian_of_one(target: Target, theta: Tensor, fixed: Mapping[str, Tensor], x: X) -> Tensor:
     """J(x) ``(1, L, P)`` of one input ``(1, ...)``: one backward pass, or one per logit if J is large."""
     theta = theta.detach().requires_grad_()
     with torch.enable_grad():

@@ -17,8 +17,10 @@ from torch import Tensor
 from ddm.compute.progress import Advance
 from ddm.curvature.gradients import output_gradients
 from ddm.curvature.slicing import MAX_FLOATS
+from ddm.data.losses import SampleLoss
 from ddm.data.samples import Samples
-from ddm.training.losses import SampleLoss
+from ddm.data.tasks import Positions, Task
+from ddm.errors import InputError
 from ddm.training.target import Target
 
 _BATCH = 64
@@ -29,6 +31,9 @@ _LARGE = 2**20
 
 _SIGNS, _CHECKPOINT = 2**40, 2**20
 """Added to the seed for random signs and augmentation, and for the order of samples at each checkpoint."""
+
+_MAX_OUTPUTS = 1024
+"""Maximum outputs for which the Hessian of a loss that is not cross-entropy is computed."""
 
 _MIN_HELD_OUT = 128
 """Samples held out if there are fewer samples than rows, but at most a fifth of all samples."""
@@ -104,7 +109,7 @@ class CurvatureRows:
             for positions in self._chosen(t).split(batch_size):
                 x, y = self.samples.batch(positions)
                 x, y = self.target.as_trained(x, generator).to(self.target.device), y.to(self.target.device)
-                vectors = loss_vectors(self.target.loss, self.target.flat(theta, fixed, x).detach(), y, generator)
+                vectors = loss_vectors(self.target.task, self.target.flat(theta, fixed, x).detach(), y, generator)
                 rows = output_gradients(self.target, theta, fixed, x, vectors[:, None])[:, 0]
                 yield rows.mul_(float(weight / self.per_checkpoint) ** 0.5)
                 advance(len(positions))
@@ -115,15 +120,28 @@ def fewer_for_large(rows: int, size: int) -> int:
     return int(rows * min(1.0, _LARGE / size) ** 0.5)
 
 
-def loss_vectors(loss: SampleLoss, logits: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
-    """H^½ε ``(b, L)`` with random signs ε and H the Hessian of each sample's loss in its logits ``(b, L)``."""
-    signs = 2.0 * torch.randint(0, 2, logits.shape, generator=generator).to(logits) - 1
-    if loss.is_cross_entropy:  # H = diag(p) − ppᵀ
-        p = logits.softmax(1)
-        drawn = signs * p.sqrt()
-        return drawn - p * drawn.sum(1, keepdim=True)
-    values, vectors = torch.linalg.eigh(_hessians(loss, logits, y))
+def loss_vectors(task: Task, outputs: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+    """H^½ε ``(b, L)`` with random signs ε and H the Hessian of each sample's loss in its outputs ``(b, L)``."""
+    signs = 2.0 * torch.randint(0, 2, outputs.shape, generator=generator).to(outputs) - 1
+    if task.loss.is_cross_entropy:
+        return _cross_entropy_vectors(outputs, signs)
+    if isinstance(task, Positions) and task.loss.name == task.usual_name:
+        weights = task.weights(y).to(outputs).sqrt()[..., None]
+        return (weights * _cross_entropy_vectors(task.unflatten(outputs), task.unflatten(signs))).flatten(1)
+    if outputs.shape[1] > _MAX_OUTPUTS:
+        raise InputError(
+            f"the curvature of this loss is not known in closed form, and {outputs.shape[1]:,} outputs are too many to "
+            "compute it: use torch's plain cross-entropy, or fewer outputs."
+        )
+    values, vectors = torch.linalg.eigh(_hessians(task.loss, outputs, y))
     return torch.einsum("bij,bj->bi", vectors, values.clamp(min=0).sqrt() * signs)
+
+
+def _cross_entropy_vectors(logits: Tensor, signs: Tensor) -> Tensor:
+    """H^½ε ``(..., L)`` of the cross-entropy of logits ``(..., L)``: H = diag(p) − ppᵀ."""
+    p = logits.softmax(-1)
+    drawn = signs * p.sqrt()
+    return drawn - p * drawn.sum(-1, keepdim=True)
 
 
 def _hessians(loss: SampleLoss, logits: Tensor, y: Tensor) -> Tensor:

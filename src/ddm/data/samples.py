@@ -1,6 +1,8 @@
-"""Samples: inputs and labels of one split. Inputs are stored as published and normalised when they are read.
+"""Samples: inputs and labels of one split, whatever the inputs are.
 
-Images stay ``uint8`` in memory (a quarter of ``float32``); ``batch`` returns ``(x/255 − mean)/std``.
+Images stay ``uint8`` in memory (a quarter of ``float32``); ``batch`` returns ``(x/255 − mean)/std``. Anything else that
+a network takes, such as token ids with a mask, is kept as it is (``ddm.data.inputs``), or read from the user's dataset
+when it is needed (``ddm.data.reading``).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 import numpy as np
 import torch
@@ -19,6 +21,9 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from ddm.compute.validation import are_unique_names
+from ddm.data.inputs import Inputs, X, unwrap, wrap
+from ddm.data.reading import MEMORY, Collate, Labels, Reading, Source
+from ddm.data.tasks import Task, task_of
 from ddm.errors import InputError
 
 MAX_CLASSES = 100_000
@@ -33,22 +38,27 @@ Index = slice | Sequence[int] | np.ndarray | Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Samples(Dataset[tuple[Tensor, int]]):
+class Samples(Dataset[tuple[Any, Any]]):
     """One split of a dataset.
 
-    raw:     ``(n, C, H, W)`` uint8 in 0…255, or float32; other input shapes ``(n, ...)`` as float32
-    labels:  ``(n,)`` int64, each in ``0 … len(classes) − 1``
-    classes: a name for each label
-    mean, std: ``(C,)`` of the normalisation, on the scale 0…1 for uint8
+    raw:     ``(n, C, H, W)`` uint8 in 0…255, or float32; other input shapes ``(n, ...)`` as float32; ``Inputs`` of
+             anything else, or a ``Reading`` of what does not fit the memory
+    labels:  ``(n,)`` int64, each in ``0 … len(classes) − 1``; for other tasks as ``ddm.data.tasks`` says
+    classes: a name for each class, or for each output of the network where samples have no class
+    mean, std: ``(C,)`` of the normalisation, on the scale 0…1 for uint8; empty for ``Inputs``
     origin:  ``(n,)`` position of each sample in the file it came from
+    ids:     a name for each sample, such as its path; None for its position
+    view:    how people see samples that are not pictures: as text, or as rows of a table
     """
 
-    raw: Tensor
+    raw: Tensor | Inputs | Reading
     labels: Tensor
     classes: tuple[str, ...]
     mean: Tensor
     std: Tensor
     origin: Tensor
+    ids: tuple[str, ...] | None = None
+    view: View | None = None
 
     @classmethod
     def from_arrays(
@@ -57,52 +67,94 @@ class Samples(Dataset[tuple[Tensor, int]]):
         labels: np.ndarray | Tensor,
         classes: Sequence[str] | None = None,
         *,
+        task: Task | str | None = None,
         what: str = "the data",
     ) -> Samples:
-        """Samples from arrays, not normalised yet (mean 0, std 1). Raises ``InputError`` on bad input."""
-        if np.asarray(labels).dtype.kind in "US":
-            from ddm.data.labels import encode_labels
-
-            classes, columns = encode_labels({"": labels}, classes, what)
-            labels = columns[""]
-        raw, labels = torch.as_tensor(raw), torch.as_tensor(labels)
-        if raw.is_complex() or labels.is_complex():
+        """Samples from arrays of numbers, not normalised yet (mean 0, std 1). Raises ``InputError`` on bad input."""
+        raw = torch.as_tensor(raw)
+        if raw.is_complex():
             raise InputError(f"{what} holds complex numbers: give real ones.")
         if raw.dtype != torch.uint8:
             raw = raw.to(torch.float32)
-        _check(raw, labels, classes, what)
-        if classes is None:
-            classes = default_class_names(int(labels.max()), what)
-        labels = labels.to(torch.int64)
+        _check_inputs(raw, what)
+        labels, classes = parse_labels(labels, len(raw), classes, task_of(task), what)
         channels = raw.shape[1]
         return cls(
-            raw.contiguous(),
-            labels,
-            tuple(classes),
-            torch.zeros(channels),
-            torch.ones(channels),
-            torch.arange(len(raw)),
+            raw.contiguous(), labels, classes, torch.zeros(channels), torch.ones(channels), torch.arange(len(raw))
         )
 
     @classmethod
-    def from_dataset(cls, dataset: Samples | Dataset[Any], classes: Sequence[str] | None = None) -> Samples:
-        """Samples from any torch dataset of ``(input, label)``, read once into memory after its own transforms."""
+    def from_batch(
+        cls,
+        x: Any,
+        labels: np.ndarray | Tensor,
+        classes: Sequence[str] | None = None,
+        *,
+        task: Task | str | None = None,
+        ids: Sequence[str] | None = None,
+        view: View | None = None,
+        what: str = "the data",
+    ) -> Samples:
+        """Samples from one batch of all of them: any nesting of tensors that the network takes.
+
+        ids:  a name for each sample
+        view: how people see the samples
+        """
+        inputs = wrap(x)
+        for leaf in [inputs] if isinstance(inputs, Tensor) else inputs.leaves:
+            if leaf.is_floating_point() and not bool(leaf.isfinite().all()):
+                raise InputError(f"{what} contains NaN or infinite values: clean or drop those samples first.")
+        labels, classes = parse_labels(labels, len(inputs), classes, task_of(task), what)
+        inputs = inputs.to(torch.float32)
+        none = torch.zeros(inputs.shape[1] if isinstance(inputs, Tensor) else 0)
+        names = None if ids is None else tuple(map(str, ids))
+        return cls(inputs, labels, classes, none, none + 1, torch.arange(len(inputs)), names, view)
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: Samples | Dataset[Any] | Any,
+        classes: Sequence[str] | None = None,
+        *,
+        task: Task | str | None = None,
+        collate: Collate | None = None,
+        memory: float = MEMORY,
+    ) -> Samples:
+        """Samples from any map-style dataset, or from the ``DataLoader`` of one, after its own transforms.
+
+        A sample is ``(input, label)``, ``(input, label, index)``, or a dict with ``labels``.
+
+        collate: makes a batch of samples, as ``DataLoader(collate_fn=…)`` takes it
+        memory:  GiB that the inputs may take. A larger dataset is read when its samples are needed
+        """
         if isinstance(dataset, Samples):
             return dataset
-        length = len(dataset)  # type: ignore[arg-type]
-        pairs = [dataset[i] for i in range(length)]
-        if not pairs:
-            raise InputError("the dataset is empty: give one with at least one (input, label) pair.")
+        source, what = Source(dataset, collate), "the dataset"
         try:
-            raw = torch.stack([torch.as_tensor(x, dtype=torch.float32) for x, _ in pairs])
-            labels = torch.as_tensor([float(y) for _, y in pairs], dtype=torch.float64)  # int() would cut 0.7 to 0
-        except (TypeError, ValueError, RuntimeError) as error:
+            if source.bytes() > memory * 2**30:
+                reading, found = Reading.whole(source)
+                labels, classes = parse_labels(found, len(reading), classes, task_of(task), what)
+                none = torch.zeros(0)
+                return cls(reading, labels, classes, none, none, torch.arange(len(reading)))
+            x, found = source.batch(source.items(range(len(source))))  # in one batch, so that all are padded alike
+        except (TypeError, ValueError, RuntimeError, KeyError) as error:
+            if isinstance(error, InputError):
+                raise
             raise InputError(
-                "the dataset must give (input, label) pairs with inputs of one shape and whole-number "
-                f"labels; reading it failed with: {error}"
+                "the dataset must give (input, label) pairs with inputs of one shape, or dicts with labels, or else "
+                f"give a collate_fn that pads them (collate=…); reading it failed with: {error}"
             ) from None
-        samples = cls.from_arrays(raw, labels, classes, what="the dataset")
-        _warn_of_random_inputs(dataset, samples.raw)
+        if isinstance(found, Tensor) and found.dim() == 2 and found.shape[1] == 1 and task_of(task).has_classes:
+            found = found[:, 0]
+        if found is None:
+            raise InputError("the samples have no labels: give (input, label) pairs, or dicts with labels.")
+        if isinstance(x, Inputs) and isinstance(x.tree, Tensor) and (x.tree.dim() > 3 or x.tree.dtype == torch.uint8):
+            x = x.tree  # whole-number pixels, not ids
+        if isinstance(x, Tensor):
+            samples = cls.from_arrays(x.to(torch.float32), found, classes, task=task, what=what)
+        else:
+            samples = cls.from_batch(x, found, classes, task=task, what=what)
+        _warn_of_random_inputs(source, samples.raw)
         return samples
 
     def with_normalisation(self, mean: Tensor, std: Tensor) -> Samples:
@@ -111,7 +163,7 @@ class Samples(Dataset[tuple[Tensor, int]]):
 
     def resize(self, size: int) -> Samples:
         """The same images in ``size`` × ``size`` pixels: averaged if they shrink, interpolated if they grow."""
-        if self.raw.dim() != 4:
+        if not isinstance(self.raw, Tensor) or self.raw.dim() != 4:
             raise InputError(f"inputs of shape {self.shape} are not images: leave out --size.")
         smaller = size <= min(self.shape[1:])
         method: dict[str, Any] = {"mode": "area"} if smaller else {"mode": "bilinear", "antialias": True}
@@ -124,40 +176,66 @@ class Samples(Dataset[tuple[Tensor, int]]):
 
     def bytes_per_sample(self, size: int | None) -> int:
         """Bytes of memory for each sample after resizing images to ``size`` × ``size`` pixels."""
+        if not isinstance(self.raw, Tensor):
+            return PER_SAMPLE + self.raw.nbytes // len(self)
         resized = size is not None and self.raw.dim() == 4
         shape = (self.shape[0], size or 0, size or 0) if resized else self.shape
         return PER_SAMPLE + math.prod(shape) * self.raw.element_size()
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the stored values per channel, each ``(C,)``."""
-        return _moments(self.raw)
+        return _moments(self.raw) if isinstance(self.raw, Tensor) else (self.mean, self.std)
 
     def __repr__(self) -> str:
         return f"Samples: {len(self):,} {_shape_and_classes(self)}"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one input, ``(C, H, W)`` for images."""
-        return tuple(self.raw.shape[1:])
+        """Shape of one input, ``(C, H, W)`` for images; of several tensors, that of the first."""
+        if isinstance(self.raw, Tensor):
+            return tuple(self.raw.shape[1:])
+        x = self.raw if isinstance(self.raw, Inputs) else self.raw[:1].read()
+        return tuple((x if isinstance(x, Tensor) else x.leaves[0]).shape[1:])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of inputs and labels in memory."""
+        return self.raw.nbytes + self.labels.nbytes
+
+    @property
+    def has_classes(self) -> bool:
+        """True if every sample has one class, so that groups can lie within classes."""
+        return self.labels.dim() == 1 and not self.labels.is_floating_point()
+
+    def id(self, row: int) -> str:
+        """The name of a sample: its path, or its position in the file it came from."""
+        return str(int(self.origin[row])) if self.ids is None else self.ids[row]
 
     def __len__(self) -> int:
         return len(self.raw)
 
     @overload
-    def __getitem__(self, index: int) -> tuple[Tensor, int]: ...
+    def __getitem__(self, index: int) -> tuple[Any, Any]: ...
     @overload
     def __getitem__(self, index: Index) -> Samples: ...
-    def __getitem__(self, index: int | Index) -> tuple[Tensor, int] | Samples:
+    def __getitem__(self, index: int | Index) -> tuple[Any, Any] | Samples:
         if isinstance(index, (int, np.integer)):
             if not -len(self) <= index < len(self):
                 raise IndexError(f"sample {index} of {len(self)}")
             x, y = self.batch([int(index) % len(self)])
-            return x[0], int(y[0])
+            return unwrap(x[0]), y[0].item() if y.dim() == 1 else y[0]
         rows = torch.arange(len(self))[_rows(index)]
-        return replace(self, raw=self.raw[rows], labels=self.labels[rows], origin=self.origin[rows])
+        return replace(
+            self,
+            raw=self.raw[rows],
+            labels=self.labels[rows],
+            origin=self.origin[rows],
+            ids=None if self.ids is None else tuple(self.ids[row] for row in rows.tolist()),
+            view=None if self.view is None else self.view[rows.numpy()],
+        )
 
-    def batch(self, index: Index | None = None) -> tuple[Tensor, Tensor]:
-        """Normalised inputs ``(b, ...)`` float32 and labels ``(b,)`` of some samples (default: all)."""
+    def batch(self, index: Index | None = None) -> tuple[X, Tensor]:
+        """Inputs ``(b, ...)`` of some samples (default: all) as the network takes them, and labels ``(b, ...)``."""
         rows = _rows(slice(None) if index is None else index)
         return self.normalise(self.raw[rows]), self.labels[rows]
 
@@ -167,33 +245,52 @@ class Samples(Dataset[tuple[Tensor, int]]):
             return self
         return self[np.sort(np.random.default_rng(seed).choice(len(self), count, replace=False))]
 
-    def normalise(self, raw: Tensor) -> Tensor:
-        """Normalise stored values ``(b, ...)``, as the network needs them."""
+    def normalise(self, raw: Tensor | Inputs | Reading) -> X:
+        """Normalise stored values ``(b, ...)``, as the network needs them; ``Inputs`` are ready already."""
+        if not isinstance(raw, Tensor):
+            return raw if isinstance(raw, Inputs) else raw.read().to(torch.float32)
         x = raw.to(torch.float32)
         if raw.dtype == torch.uint8:
             x = x / 255
         return (x - self._per_channel(self.mean)) / self._per_channel(self.std)
 
     def _per_channel(self, values: Tensor) -> Tensor:
+        assert isinstance(self.raw, Tensor)
         return values.view(1, -1, *([1] * (self.raw.dim() - 2)))
 
     def fingerprint(self) -> str:
         """Hash of the stored values, labels, classes and normalisation."""
-        digest = hashlib.sha256(repr((tuple(self.raw.shape), str(self.raw.dtype), self.classes)).encode())
-        for tensor in (self.raw, self.labels, self.mean, self.std):
-            digest.update(tensor.contiguous().numpy().data)
+        digest = hashlib.sha256(repr((*self._form, self.classes)).encode())
+        for content in (*self._contents(), *(_bytes(part) for part in (self.labels, self.mean, self.std))):
+            digest.update(content)
         return digest.hexdigest()
+
+    @property
+    def _form(self) -> tuple[Any, str]:
+        """Shape and type of the stored values, for the fingerprint."""
+        if isinstance(self.raw, Tensor):
+            return tuple(self.raw.shape), str(self.raw.dtype)
+        if isinstance(self.raw, Inputs):
+            return len(self), str([(n, t.shape[1:], t.dtype) for n, t in self.raw.named_leaves().items()])
+        return len(self), str(self.raw.dtype)
+
+    def _contents(self) -> Iterator[bytes | memoryview]:
+        """The stored values as bytes."""
+        if isinstance(self.raw, Reading):
+            yield self.raw.fingerprint.encode()
+        else:
+            yield from map(_bytes, [self.raw] if isinstance(self.raw, Tensor) else self.raw.leaves)
 
     def fingerprint_parts(self) -> dict[str, Any]:
         """Sizes and hashes of the parts of the fingerprint. They show how two training sets differ."""
         return {
             "samples": len(self),
             "shape": list(self.shape),
-            "type": str(self.raw.dtype).removeprefix("torch."),
+            "type": self._form[1].removeprefix("torch."),
             "classes": _hash(repr(self.classes).encode()),
-            "labels": _hash(self.labels.contiguous().numpy().data),
-            "inputs": _hash(self.raw.contiguous().numpy().data),
-            "scaling": _hash(torch.cat([self.mean, self.std]).numpy().data),
+            "labels": _hash(_bytes(self.labels)),
+            "inputs": _hash(*self._contents()),
+            "scaling": _hash(_bytes(torch.cat([self.mean, self.std]))),
         }
 
     def difference_from(self, known: Mapping[str, Any] | None) -> str:
@@ -206,8 +303,26 @@ class Samples(Dataset[tuple[Tensor, int]]):
         return "another fingerprint"
 
 
-def _hash(content: bytes | memoryview) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _hash(*contents: bytes | memoryview) -> str:
+    digest = hashlib.sha256()
+    for content in contents:
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """The values of a tensor. numpy knows no bfloat16, but every tensor can be seen as bytes."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+class View(Protocol):
+    """How people see samples that are not pictures."""
+
+    def __getitem__(self, rows: np.ndarray, /) -> View:
+        """The view of these rows ``(m,)``."""
+
+    def text(self, row: int, /) -> str:
+        """One sample in a line or two."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,46 +359,98 @@ class Data:
 
 def _shape_and_classes(samples: Samples) -> str:
     """Shape and classes of samples, for sentences."""
-    return f"of shape {'×'.join(map(str, samples.shape))} in {len(samples.classes):,} classes"
+    what = f"in {len(samples.classes):,} classes" if samples.has_classes else f"with {len(samples.classes):,} outputs"
+    return f"of shape {'×'.join(map(str, samples.shape))} {what}"
 
 
 def check_two_classes(samples: Samples) -> None:
     """Refuse samples of a single class: there is nothing to learn from them."""
-    if len(samples.classes) < 2:
+    if samples.has_classes and len(samples.classes) < 2:
         raise InputError(f"all samples have the class '{samples.classes[0]}': give data with at least two classes.")
 
 
-def _check(raw: Tensor, labels: Tensor, classes: Sequence[str] | None, what: str) -> None:
+def _check_inputs(raw: Tensor, what: str) -> None:
     if raw.dim() < 2 or raw.numel() == 0:
         raise InputError(f"{what} must hold at least one input, as an array of shape (n, ...).")
-    if labels.shape != (len(raw),):
-        raise InputError(f"{what} has {len(raw)} inputs but labels of shape {tuple(labels.shape)}: give one each.")
-    if labels.is_floating_point() and not _are_whole(labels):
-        raise InputError(f"{what} has labels that are not whole numbers: number the classes from 0.")
     if raw.is_floating_point() and not torch.isfinite(raw).all():
         raise InputError(f"{what} contains NaN or infinite values: clean or drop those samples first.")
     if bool((raw == raw.flatten()[0]).all()):
         raise InputError(f"{what} is constant: every input value is {raw.flatten()[0].item():g}; give other data.")
+
+
+def parse_labels(
+    given: Labels | Sequence[Any], count: int, classes: Sequence[str] | None, task: Task, what: str
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Labels as the task has them, and a name for each class or output.
+
+    count: the number of samples
+    """
+    if task.has_classes and np.asarray(given).dtype.kind in "US":
+        from ddm.data.labels import encode_labels
+
+        classes, columns = encode_labels({"": given}, classes, what)
+        given = columns[""]
+    try:
+        labels = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{what} has labels that are not numbers: give the numbers that {task.kind} needs.") from None
+    if labels.is_complex():
+        raise InputError(f"{what} holds complex numbers: give real ones.")
     if classes is not None and len(set(classes)) < len(classes):
         raise InputError(f"{what} has two classes with the same name: rename one.")
     if classes is not None and not are_unique_names(classes):
         raise InputError(f"{what} has a class whose name is not text: rename it.")
+    if task.has_classes:
+        return _parse_classes(labels, count, classes, what)
+    if labels.dim() == 0 or len(labels) != count:
+        raise InputError(f"{what} has {count} inputs but labels of shape {tuple(labels.shape)}: give one each.")
+    labels = labels.long() if task.by_position else labels.float()
+    width = labels.shape[1] if labels.dim() > 1 else 1
+    outputs = int(labels.max()) + 1 if task.by_position else width
+    if (why := task.check_labels(labels, outputs if classes is None else len(classes))) is not None:
+        raise InputError(f"{what} has labels that do not fit {task.kind}: {why}.")
+    return labels, tuple(classes if classes is not None else task.output_names(outputs))
+
+
+def _parse_classes(
+    labels: Tensor, count: int, classes: Sequence[str] | None, what: str
+) -> tuple[Tensor, tuple[str, ...]]:
+    if labels.shape != (count,):
+        raise InputError(f"{what} has {count} inputs but labels of shape {tuple(labels.shape)}: give one each.")
+    if labels.is_floating_point() and not _are_whole(labels):
+        raise InputError(
+            f"{what} has labels that are not whole numbers: number the classes from 0, or give the task 'regression'."
+        )
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or (classes is not None and high >= len(classes)):
-        count = len(classes) if classes is not None else high + 1
+        known = len(classes) if classes is not None else high + 1
         raise InputError(
-            f"{what} has labels from {low} to {high}; with {count} classes they must lie in 0 to {count - 1}."
+            f"{what} has labels from {low} to {high}; with {known} classes they must lie in 0 to {known - 1}."
         )
+    return labels.to(torch.int64), tuple(classes if classes is not None else default_class_names(high, what))
 
 
-def _warn_of_random_inputs(dataset: Dataset[Any], raw: Tensor) -> None:
+def _warn_of_random_inputs(source: Source, raw: Tensor | Inputs | Reading) -> None:
     """Warn if a dataset returns other inputs than ``raw`` when a few of its samples are read again."""
     rows = np.unique(np.linspace(0, len(raw) - 1, _READ_AGAIN).round().astype(int)).tolist()
-    if not all(torch.equal(torch.as_tensor(dataset[row][0], dtype=torch.float32), raw[row]) for row in rows):
+    again, _ = source.batch(source.items(rows))
+    if isinstance(raw, Reading) or not _equal(again, raw[rows]):
         warnings.warn(
             "the dataset returns another input when it reads a sample again: leave random augmentation out of it.",
             stacklevel=4,
         )
+
+
+def _equal(again: X, known: X) -> bool:
+    """True if two batches hold the same numbers, as far as both are padded."""
+    pairs = zip(_leaves(again), _leaves(known), strict=True)
+    return all(
+        torch.equal(one.to(other.dtype), other[tuple(slice(size) for size in one.shape)]) for one, other in pairs
+    )
+
+
+def _leaves(x: X) -> list[Tensor]:
+    return [x] if isinstance(x, Tensor) else x.leaves
 
 
 def _rows(index: Index) -> slice | Tensor:

@@ -9,6 +9,7 @@ from torch.utils.data import Dataset
 
 from ddm.compute.once import Once
 from ddm.data.samples import Samples
+from ddm.data.tasks import Task
 from ddm.errors import InputError
 
 
@@ -19,6 +20,7 @@ class TrainingSet:
     samples:     the samples, if they are loaded
     find:        loads them when they are first needed; None if no place is known
     name:        name of the dataset, for messages
+    task:        how the labels of a dataset that the user gives are read
     """
 
     def __init__(
@@ -28,7 +30,9 @@ class TrainingSet:
         described: Mapping[str, Any] | None = None,
         find: Callable[[], Samples] | None = None,
         name: str = "",
+        task: Task | None = None,
     ) -> None:
+        self.task = task
         self.fingerprint, self.samples, self.find, self.name = fingerprint, samples, find, name
         self._described = described
         self._found: Once[Samples] = Once()
@@ -41,7 +45,7 @@ class TrainingSet:
     def get(self, given: Samples | Dataset[Any] | None = None) -> Samples:
         """The training set that the user gives, checked, or the one that was found."""
         if given is not None:
-            samples = Samples.from_dataset(given)
+            samples = Samples.from_dataset(given, task=self.task)
             self._check(samples, "this")
             return samples
         if self.samples is None:

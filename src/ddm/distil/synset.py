@@ -14,6 +14,7 @@ from torch import Tensor
 from ddm.compute.tensors import read_finite, read_metadata, write_tensors
 from ddm.compute.validation import are_unique_names, check_fields
 from ddm.curvature.damping import check_facts
+from ddm.data.inputs import Inputs, X, rebuild, skeleton
 from ddm.distil.origin import check_origin
 from ddm.errors import InputError
 from ddm.plots import html
@@ -34,7 +35,8 @@ class Synset:
     """Synthetic samples for each of K groups.
 
     names:      names of the groups
-    images:     ``(K, ipc, ...)``, normalised like the training samples, or ``(1, ipc, ...)`` that all groups share
+    images:     ``(K, ipc, ...)``, normalised like the training samples, or ``(1, ipc, ...)`` that all groups share; for
+                texts and the like a nesting of such tensors
     targets:    ``(K, ipc, L)`` signed soft targets whose rows sum to 1; one-hot if labels are hard
     step_sizes: ``(K,)`` α_κ, the sum of the fine-tuning's step sizes: θ_κ ≈ θ_τ − α_κ ∇L(θ_τ; S_κ). Positive values
                 descend the loss of the synset; negative ones ascend it, as for forward matching
@@ -51,7 +53,7 @@ class Synset:
     """
 
     names: tuple[str, ...]
-    images: Tensor
+    images: X
     targets: Tensor
     step_sizes: Tensor
     alignment: Tensor
@@ -95,10 +97,12 @@ class Synset:
 
     def save(self, path: Path | str) -> None:
         """Write the synset to one safetensors file."""
-        tensors = {name: getattr(self, key) for key, name in _STORED.items()}
+        tensors: dict[str, Tensor] = {name: getattr(self, key) for key, name in _STORED.items() if key != "images"}
+        tensors |= _stored_images(self.images)
         tensors |= {} if self.own is None else {"own": self.own}
         metadata: dict[str, Any] = {"names": self.names, "steps": self.steps, "hard": self.hard, "shared": self.shared}
         metadata |= {"stopped": self.stopped, "damping": self.damping, "origin": self.origin}
+        metadata |= {"inputs": skeleton(self.images)} if isinstance(self.images, Inputs) else {}
         write_tensors(Path(path), tensors, metadata)
 
     @classmethod
@@ -107,7 +111,8 @@ class Synset:
         metadata: dict[str, Any] = read_metadata(Path(path))
         tensors = read_finite(Path(path))
         try:
-            fields = {key: tensors.pop(name) for key, name in _STORED.items()}
+            images = _loaded_images(tensors, metadata)
+            fields = {"images": images} | {key: tensors.pop(name) for key, name in _STORED.items() if key != "images"}
             synset = cls(**{**metadata, **tensors, **fields, "names": tuple(metadata["names"])})
             synset._check()
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -118,16 +123,18 @@ class Synset:
     def _check(self) -> None:
         """Raise ``ValueError`` for a synset from a file whose fields are not consistent."""
         check_fields(self)
-        groups, rows = len(self), self.images.shape[:2]
+        leaves = [self.images] if isinstance(self.images, Tensor) else self.images.leaves
+        groups, rows = len(self), leaves[0].shape[:2]
         if not are_unique_names(self.names) or not groups or not 1 <= self.steps <= _MAX_STEPS:
             raise ValueError(f"groups need unique names, and the fine-tuning 1 to {_MAX_STEPS:,} steps")
-        if self.images.dim() < 3 or rows[0] != (1 if self.shared else groups) or 0 in self.images.shape:
-            raise ValueError(f"images of shape {tuple(self.images.shape)} for {groups} groups")
+        if rows[0] != (1 if self.shared else groups) or any(_is_no_input(leaf, rows, self.images) for leaf in leaves):
+            raise ValueError(f"images of shape {tuple(leaves[0].shape)} for {groups} groups")
         if self.targets.dim() != 3 or self.targets.shape[:2] != (groups, rows[1]):
             raise ValueError(f"targets of shape {tuple(self.targets.shape)} for {groups} groups of {rows[1]} images")
         if any(tensor.shape != (groups,) for tensor in (self.step_sizes, self.alignment)):
             raise ValueError("lengths and alignment need one value for each group")
-        if not all(getattr(self, key).is_floating_point() for key in _STORED):
+        numbers = [getattr(self, key) for key in _STORED if key != "images" or isinstance(self.images, Tensor)]
+        if not all(tensor.is_floating_point() for tensor in numbers):
             raise ValueError("images, targets, lengths and alignment must be floating-point tensors")
         if self.own is not None and not _are_shares(self.own, groups):
             raise ValueError("own needs one value for each group, at least 0 and less than 1")
@@ -147,8 +154,8 @@ class Synset:
         """
         from ddm.plots import image_grid, shared_synset
 
-        if self.images.dim() != 5:
-            raise InputError(f"only images can be shown, not inputs of shape {tuple(self.images.shape[2:])}.")
+        if not isinstance(self.images, Tensor) or self.images.dim() != 5:
+            raise InputError("only the images of a synset can be shown: this one holds other inputs.")
         if self.shared:
             return shared_synset(self, columns)
         return image_grid(self.images[:, 0], self.names, columns)
@@ -159,8 +166,13 @@ class Synset:
 
     @property
     def _image_count(self) -> str:
-        count = self.images.shape[1]
-        return f"{count:,} images that all groups share" if self.shared else f"{count:,} images each"
+        count, what = self.targets.shape[1], "images" if self.has_images else "samples"
+        return f"{count:,} {what} that all groups share" if self.shared else f"{count:,} {what} each"
+
+    @property
+    def has_images(self) -> bool:
+        """True if the inputs are pictures."""
+        return isinstance(self.images, Tensor) and self.images.dim() == 5
 
     def _repr_html_(self) -> str:
         facts = [
@@ -171,6 +183,25 @@ class Synset:
             ("groups that could not be distilled", ", ".join(self.stopped) or "none"),
         ]
         return html.table(("synset", ""), facts)
+
+
+def _stored_images(images: X) -> dict[str, Tensor]:
+    """The inputs as named tensors of a file."""
+    if isinstance(images, Tensor):
+        return {"images": images}
+    return {f"images.{name}": leaf.contiguous() for name, leaf in images.named_leaves().items()}
+
+
+def _loaded_images(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> X:
+    """The inputs that ``_stored_images`` wrote; takes them out of ``tensors`` and ``metadata``."""
+    if "inputs" not in metadata:
+        return tensors.pop("images")
+    return rebuild(metadata.pop("inputs"), lambda name: tensors.pop(f"images.{name}"))
+
+
+def _is_no_input(leaf: Tensor, rows: torch.Size, images: X) -> bool:
+    """True for a tensor that cannot be the inputs of a synset with so many groups and samples."""
+    return leaf.dim() < (3 if leaf is images else 2) or leaf.shape[:2] != rows or 0 in leaf.shape
 
 
 def _are_shares(values: Tensor, groups: int) -> bool:

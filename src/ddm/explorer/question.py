@@ -60,7 +60,7 @@ def class_in_focus(run: ExploredRun, state: State, question: Question) -> str:
 def resolve_objective(run: ExploredRun, state: State, question: Question) -> Objective:
     """The value that is explained, as one number. Objectives with a value per class use the class in focus."""
     if state.objective not in PER_CLASS:
-        return objectives.resolve(state.objective, run.datamodel.target.loss)
+        return objectives.resolve(state.objective, run.datamodel.target.task)
     per_class = objectives.OBJECTIVES[state.objective]
     name = class_in_focus(run, state, question)
     position = run.classes.index(name)

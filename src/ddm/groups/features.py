@@ -43,7 +43,7 @@ def _extractor(source: Features, target: Target | None) -> Callable[[Tensor], Te
         if target is None:
             raise InputError("clustering needs features: give a target, a module or a callable.")
         network, like = target.network, target.theta
-        return lambda x: penultimate(network, x.to(like))
+        return lambda x: penultimate(network, x.to(like), target.task.outputs)
     if isinstance(source, str):
         from ddm.groups.pretrained import image_features
 

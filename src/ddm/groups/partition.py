@@ -1,8 +1,9 @@
 """The partition D_1 … D_K of the training set into groups.
 
 By default k-means splits each class ``l`` into ``C`` clusters, by features of the target's penultimate layer. Group
-``(l, c)`` is named ``class/cluster``. The paper's "w/o cluster" is ``sequence``: it cuts each class into parts of equal
-size, in the order of the training set. Both keep groups above a least size, because a group of one sample tells little
+``(l, c)`` is named ``class/cluster``. Samples without classes are split as one, into ``cluster 0``, ``cluster 1``, ….
+The paper's "w/o cluster" is ``sequence``: it cuts each class into parts of equal size, in the order of the training
+set. Both keep groups above a least size, because a group of one sample tells little
 more than noise, and its synset reveals the sample.
 """
 
@@ -39,7 +40,7 @@ class Partition:
     groups:  ``(n,)`` int64, each in ``0 … K − 1``; no group is empty
     names:   the name of each group
     parents: ``(K,)`` the class of each group; None if a group has samples of several classes
-    classes: the name of each class
+    classes: the name of each class, or of each output where samples have no class
     """
 
     groups: np.ndarray
@@ -174,6 +175,8 @@ def make_partition(
 
 def classwise(samples: Samples) -> Partition:
     """One group per class."""
+    if not samples.has_classes:
+        raise InputError("these samples have no classes: use kmeans, sequence, or groups of your own.")
     labels = samples.labels.numpy()
     present, groups = np.unique(labels, return_inverse=True)
     return Partition(groups, tuple(samples.classes[c] for c in present), present, samples.classes)
@@ -222,7 +225,7 @@ def from_groups(samples: Samples, groups: Sequence[Any] | np.ndarray) -> Partiti
         raise InputError("two different groups have the same name as text: rename one.")
     labels = samples.labels.numpy()
     first = np.array([labels[numbers == k][0] for k in range(len(names))])
-    nested = bool((labels == first[numbers]).all())
+    nested = samples.has_classes and bool((labels == first[numbers]).all())
     return Partition(
         numbers.astype(np.int64),
         tuple(str(name) for name in names),
@@ -277,7 +280,8 @@ def _split_classes(samples: Samples, clusters: int, cut: Cut) -> Partition:
     """Split each class by ``cut``. Empty clusters are dropped, and a class with few samples has fewer clusters."""
     if clusters < 1:
         raise InputError(f"clusters must be at least 1, not {clusters}.")
-    labels = samples.labels.numpy()
+    labels = samples.labels.numpy() if samples.has_classes else np.zeros(len(samples), dtype=np.int64)
+    names_of = [f"{name}/" for name in samples.classes] if samples.has_classes else ["cluster "]
     groups = np.empty(len(labels), dtype=np.int64)
     names: list[str] = []
     parents: list[int] = []
@@ -286,17 +290,17 @@ def _split_classes(samples: Samples, clusters: int, cut: Cut) -> Partition:
     for label, rows, parts in _cut_classes(labels, clusters, least, cut):
         distinct, numbers = np.unique(parts, return_inverse=True)
         groups[rows] = len(names) + numbers
-        names += [f"{samples.classes[label]}/{c}" for c in range(len(distinct))]
+        names += [f"{names_of[label]}{c}" for c in range(len(distinct))]
         parents += [int(label)] * len(distinct)
         if len(distinct) < clusters:
-            short.append(f"{samples.classes[label]} ({len(distinct)})")
+            short.append(f"{names_of[label].strip(' /')} ({len(distinct)})")
     if short:
         warnings.warn(
             f"too few distinct samples for {clusters} clusters of at least {least} in {len(short)} classes: "
             f"{', '.join(short[:5])}{', …' if len(short) > 5 else ''} have fewer clusters.",
             stacklevel=3,
         )
-    return Partition(groups, tuple(names), np.array(parents), samples.classes)
+    return Partition(groups, tuple(names), np.array(parents) if samples.has_classes else None, samples.classes)
 
 
 def _cut_classes(

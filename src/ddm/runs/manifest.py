@@ -59,6 +59,7 @@ def describe(datamodel: DistilledDatamodel) -> dict[str, Any]:
         "spec": getattr(target.network, "spec", None),
         "recipe": target.recipe.to_dict() if target.recipe is not None else None,
         "loss": target.loss.name,
+        "task": target.task.kind,
         "settings": datamodel.settings.to_dict(),
         "versions": {"ddm": _version(), "torch": torch.__version__, "numpy": np.__version__},
     }

@@ -14,6 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from ddm.compute.files import add_checksum, has_valid_checksum, hash_file, read_json_object, write_json
+from ddm.data.losses import Loss
+from ddm.data.tasks import Task
 from ddm.datamodel import DistilledDatamodel
 from ddm.distil import Distilled, Settings
 from ddm.distil.kept import KeptResponses
@@ -52,7 +54,6 @@ from ddm.runs.manifest import (
 )
 from ddm.runs.network import check_network, rebuild_network
 from ddm.runs.partition_file import load_partition, save_partition
-from ddm.training.losses import Loss, sample_loss
 from ddm.training.recipe import Recipe
 from ddm.training.target import Target
 from ddm.training.trajectory import Trajectory
@@ -156,13 +157,14 @@ def _load(
     run: Path, manifest: Mapping[str, Any], network: nn.Module | None, loss: Loss | None, device: str | torch.device
 ) -> DistilledDatamodel:
     _check_hashes(run, manifest)
-    if loss is None and manifest["loss"] != sample_loss(F.cross_entropy).name:
+    usual = Task(manifest.get("task", "classification"))
+    if loss is None and manifest["loss"] != usual.loss.name:
         raise InputError(f"the run '{run}' was made with a loss of your own ({manifest['loss']}): give it as loss=….")
     parts = _read_parts(run, manifest, network)
     network, config = rebuild_network(manifest, network, run), read_config(run / CONFIG)
     names_data = isinstance(config, dict) and isinstance(config.get("data"), str)
     return DistilledDatamodel(
-        Target(network, parts.trajectory, loss or F.cross_entropy, parts.recipe, device, manifest["data"]),
+        Target(network, parts.trajectory, loss or usual, parts.recipe, device, manifest["data"]),
         parts.partition,
         parts.distilled.synset,
         parts.distilled.class_synset,

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ddm.data.inputs import X
 from ddm.errors import InputError
 
 KINDS = ("none", "flip", "shift", "flip-shift")
@@ -23,8 +24,10 @@ def check_shape(kind: str, shape: tuple[int, ...]) -> None:
         raise InputError(f"only images can be augmented, not inputs of shape {shape}: use augment='none'.")
 
 
-def augment(images: Tensor, kind: str, generator: torch.Generator) -> Tensor:
+def augment(images: X, kind: str, generator: torch.Generator) -> X:
     """Flip each image of ``(b, C, H, W)`` with probability ½, shift it by up to an eighth of its side, or both."""
+    if kind == "none" or not isinstance(images, Tensor):
+        return images
     if "flip" in kind:
         flipped = torch.rand(len(images), generator=generator) < 0.5
         images = torch.where(flipped.view(-1, 1, 1, 1).to(images.device), images.flip(-1), images)

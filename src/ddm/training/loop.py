@@ -25,11 +25,13 @@ from ddm.compute.precision import check_bfloat16
 from ddm.compute.progress import Advance, bar
 from ddm.compute.tensors import read_intact, read_metadata, write_tensors
 from ddm.compute.validation import check_upper_bounds
+from ddm.data.inputs import X
+from ddm.data.losses import Loss
 from ddm.data.samples import Samples, check_two_classes
+from ddm.data.tasks import Task, task_of
 from ddm.errors import InputError
 from ddm.networks.state import State, architecture, check_state, hash_of_state, load_state, shapes_of, state_of
 from ddm.training import augmentation
-from ddm.training.losses import Loss, SampleLoss, sample_loss
 from ddm.training.optimizer_state import load_optimizer, optimizer_state
 from ddm.training.optimizers import OPTIMIZERS
 from ddm.training.recipe import Recipe
@@ -44,6 +46,7 @@ def train(
     *,
     options: Mapping[str, Any] | None = None,
     loss: Loss = F.cross_entropy,
+    task: Task | str | None = None,
     without: np.ndarray | None = None,
     weights: Sequence[float] | np.ndarray | Tensor | None = None,
     directory: Path | str | None = None,
@@ -55,6 +58,7 @@ def train(
                of the samples with ``options`` such as ``{"width": 16}``
     recipe:    how to train; without a learning rate, the network's default is used
     loss:      ``loss(logits, labels)`` of a batch: one of torch's losses, or another mean or sum over the samples
+    task:      what the outputs mean, if the loss does not say it: a ``Task``, or binary, multilabel, regression, …
     without:   positions of samples to leave out. The others keep the order, batch and augmentation that they have in
                the full training set. Only dropout differs, because its masks depend on the batch size.
     weights:   how much each sample counts ``(n,)``, at least 0: a batch's loss is Σ w_i ℓ_i / Σ w_i, or Σ w_i ℓ_i for a
@@ -62,21 +66,31 @@ def train(
     directory: where checkpoints are written during training. If it contains a training that was killed, that training
                resumes from its last complete epoch.
     """
-    samples = Samples.from_dataset(samples)
-    network = _resolve_network(network, samples, options)
+    task = _resolve_task(task, loss)
+    samples = Samples.from_dataset(samples, task=task)
+    network = _resolve_network(network, samples, task, options)
     recipe = (recipe or Recipe()).with_lr(networks.learning_rate(network))
     each = _sample_weights(len(samples), without, weights)
-    training = _Training(network, samples, recipe, sample_loss(loss), each, directory, device_of(device))
+    training = _Training(network, samples, recipe, task, each, directory, device_of(device))
     with bar("training the target", training.total - training.step) as advance:
         while training.epoch < recipe.epochs:
             training.run_epoch(advance)
     return training.target()
 
 
-def _resolve_network(network: nn.Module | str, samples: Samples, options: Mapping[str, Any] | None) -> nn.Module:
+def _resolve_task(task: Task | str | None, loss: Loss) -> Task:
+    """The task that the user names, with the loss of the training, or the one that the loss implies."""
+    if isinstance(task, str):
+        return Task(task, None if loss is F.cross_entropy else loss)
+    return task_of(loss) if task is None else task
+
+
+def _resolve_network(
+    network: nn.Module | str, samples: Samples, task: Task, options: Mapping[str, Any] | None
+) -> nn.Module:
     """The module itself, or a new built-in network of this name for these samples."""
     if isinstance(network, str):
-        return networks.build(network, samples.shape, len(samples.classes), **(options or {}))
+        return networks.build(network, samples.shape, task.width(len(samples.classes)), **(options or {}))
     if options:
         raise InputError("options are only for a network given by its name: build your module with them instead.")
     return network
@@ -90,7 +104,7 @@ class _Training:
         network: nn.Module,
         samples: Samples,
         recipe: Recipe,
-        loss: SampleLoss,
+        task: Task,
         weights: Tensor,
         directory: Path | str | None,
         device: torch.device,
@@ -98,10 +112,10 @@ class _Training:
         if recipe.amp:
             check_bfloat16(device)
         self.network = copy.deepcopy(network).to(device)
-        _check_fit(self.network, samples, device)
+        _check_fit(self.network, samples, task, device)
         augmentation.check_shape(recipe.augment, samples.shape)
         self.initial = hash_of_state(state_of(network))
-        self.samples, self.recipe, self.loss, self.device = samples, recipe, loss, device
+        self.samples, self.recipe, self.task, self.loss, self.device = samples, recipe, task, task.loss, device
         self.weights, self.included = weights, weights > 0
         self.trained = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         self.optimizer = OPTIMIZERS[recipe.optimizer].build(list(self.trained.values()), recipe)
@@ -124,7 +138,7 @@ class _Training:
         self.recorder.close()
         # A datamodel gives each sample the weight 1, so it must not be fitted to a target with other weights.
         data = self.samples.fingerprint() if bool((self.weights == 1).all()) else self._identity["data"]
-        return Target(self.network, self.recorder.trajectory, self.loss, self.recipe, self.device, data)
+        return Target(self.network, self.recorder.trajectory, self.task, self.recipe, self.device, data)
 
     def run_epoch(self, advance: Advance) -> None:
         """Make one pass over the data, in an order that depends only on the seed and the epoch."""
@@ -158,7 +172,7 @@ class _Training:
         if self.recipe.checkpoint_every is not None and self.step % self.recipe.checkpoint_every == 0:
             self._checkpoint()
 
-    def _update(self, x: Tensor, y: Tensor, weights: Tensor, lr: float) -> None:
+    def _update(self, x: X, y: Tensor, weights: Tensor, lr: float) -> None:
         """Update the parameters by the gradient of the loss of a batch, whose samples have weights ``(b,)``."""
         self.network.zero_grad()
         try:
@@ -180,11 +194,11 @@ class _Training:
                 raise
             raise InputError(f"training diverged in epoch {self.epoch + 1} (a step overflows): lower the lr.") from None
 
-    def _outputs(self, x: Tensor) -> Tensor:
-        """Logits ``(b, L)`` of a batch. Mixed precision computes them in bfloat16, then casts them back."""
+    def _outputs(self, x: X) -> Tensor:
+        """Outputs ``(b, L)`` of a batch. Mixed precision computes them in bfloat16, then casts them back."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.amp):
-            logits: Tensor = self.network(x)
-        return logits.to(x.dtype) if self.recipe.amp else logits
+            outputs = self.task.outputs(self.network, x)
+        return outputs.to(dtype_of(self.network)) if self.recipe.amp else outputs
 
     def _checkpoint(self) -> None:
         if not all(tensor.isfinite().all() for tensor in state_of(self.network).values()):
@@ -265,8 +279,8 @@ def _epoch_seed(seed: int, epoch: int) -> int:
     return int.from_bytes(digest[:7], "big")
 
 
-def _check_fit(network: nn.Module, samples: Samples, device: torch.device) -> None:
-    """Refuse a network that does not accept the samples or has fewer outputs than there are classes."""
+def _check_fit(network: nn.Module, samples: Samples, task: Task, device: torch.device) -> None:
+    """Refuse a network that does not accept the samples, or whose outputs do not fit their labels."""
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise InputError("the network has no parameters to train.")
     check_two_classes(samples)
@@ -274,12 +288,17 @@ def _check_fit(network: nn.Module, samples: Samples, device: torch.device) -> No
     network.eval()
     try:
         with torch.no_grad():
-            outputs = network(x.to(device, dtype_of(network)))
-    except (RuntimeError, ValueError) as error:
+            outputs = task.outputs(network, x.to(device, dtype_of(network)))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(
             f"the network does not accept inputs of shape {samples.shape}: build it for this data ({error})."
         ) from None
-    if outputs.dim() != 2 or outputs.shape[1] < len(samples.classes):
+    if not task.has_classes:
+        if (why := task.check_labels(samples.labels, outputs.shape[1])) is not None:
+            raise InputError(f"the labels do not fit the network: {why}.")
+    elif outputs.shape[1] < len(samples.classes):
         raise InputError(
             f"the network returns outputs of shape {tuple(outputs.shape[1:])} but the data has "
             f"{len(samples.classes)} classes: build it with classes={len(samples.classes)}."

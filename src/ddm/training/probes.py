@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ddm.training.losses import SampleLoss
+from ddm.data.losses import SampleLoss
 
 _SAMPLES, _CANDIDATES = 32, 8
 """Maximum samples of a batch that a probe keeps, and maximum classes that are tried as the label of a sample."""

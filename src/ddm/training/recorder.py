@@ -19,9 +19,10 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
 
+from ddm.data.losses import Loss, SampleLoss, sample_loss
+from ddm.data.tasks import Task, task_of
 from ddm.errors import InputError
 from ddm.networks.state import State, check_state, hash_of_state, shapes_of, state_of
-from ddm.training.losses import Loss, SampleLoss, sample_loss
 from ddm.training.probes import Probe, contradiction, mean_scale
 from ddm.training.target import Target
 from ddm.training.trajectory import Trajectory
@@ -125,11 +126,18 @@ class Recorder:
             self._end = self._end or self._parameters()
             self._watch.close()
 
-    def target(self, loss: Loss = F.cross_entropy, device: str | torch.device = "cpu") -> Target:
+    def target(
+        self,
+        loss: Loss | Task = F.cross_entropy,
+        device: str | torch.device = "cpu",
+        *,
+        task: Task | str | None = None,
+    ) -> Target:
         """The target with the recorded trajectory. The recording ends here.
 
         loss: the loss of the training: one of torch's losses, a function that returns one value per sample ``(b,)``,
               or any other function that is a mean or a sum over the batch
+        task: what the outputs mean, if the loss does not say it: a ``Task``, or binary, multilabel, regression, …
         """
         if self._end not in (None, self._parameters()):
             raise InputError(
@@ -140,15 +148,22 @@ class Recorder:
         self.close()
         if len(self.trajectory) < 2:
             raise InputError("the parameters did not change since the recorder was created: create it before training.")
-        each = self._loss or sample_loss(loss)
-        for sentence in self._warnings(each):
+        found = self._task(loss, task)
+        each = self._loss or found.loss
+        for sentence in self._warnings(each, found):
             warnings.warn(sentence, stacklevel=2)
         if self._loss is None and self._watch is not None:
-            self._rescale(each)
+            self._rescale(each, found)
         inputs = self._watch.inputs if self._watch is not None and self._watch.inputs.known else None
-        return Target(self.network, self.trajectory, each, device=device, inputs=inputs)
+        return Target(self.network, self.trajectory, found, device=device, inputs=inputs)
 
-    def _warnings(self, loss: SampleLoss) -> Iterator[str]:
+    def _task(self, loss: Loss | Task, task: Task | str | None) -> Task:
+        """The task that the user names, or that the loss implies for a network with these outputs."""
+        if isinstance(task, str):
+            return Task(task, None if loss is F.cross_entropy else loss)
+        return task_of(loss, self._watch.width if self._watch is not None else None) if task is None else task
+
+    def _warnings(self, loss: SampleLoss, task: Task) -> Iterator[str]:
         """Sentences on facts that the recorder could not see, and on gradients that the loss does not explain."""
         watch, estimated = self._watch, "so ddm estimates one learning rate for all parameters from the checkpoints"
         if watch is None:
@@ -158,12 +173,19 @@ class Recorder:
             yield f"ddm does not know the optimizer {watch.name}, {estimated}."
         if watch.late:
             yield "the optimizer had already made steps when the recorder was created: create it before training."
+        if task.kind != "classification":
+            return
         other = contradiction([probe for some in self._probes for probe in some], loss)
         if other is not None:
             yield f"the loss given does not explain the gradients of the training. It seems to have used {other}."
 
-    def _rescale(self, loss: SampleLoss) -> None:
-        """Express the learning rates in units of the gradient of the mean loss."""
+    def _rescale(self, loss: SampleLoss, task: Task) -> None:
+        """Express the learning rates in units of the gradient of the mean loss.
+
+        Probes tell the scale of a classifier's loss alone. Other losses are taken as means over the samples.
+        """
+        if task.kind != "classification":
+            return
         every = [probe for some in self._probes for probe in some]
         scales = [1.0, *(mean_scale(some or every, loss) for some in self._probes)]
         if any(scale != 1 for scale in scales):

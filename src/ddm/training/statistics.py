@@ -81,7 +81,7 @@ def _estimate(
         _average_batches(network.get_submodule(name))
     with torch.no_grad():
         for rows in batches:
-            network(samples.batch(rows)[0].to(target.theta))
+            target.flat.outputs_of(network, samples.batch(rows)[0].to(target.theta))
             advance(1)
     buffers = dict(network.named_buffers())
     return {key: buffers[key].cpu() for name in names for key in _keys(name)}

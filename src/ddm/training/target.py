@@ -14,13 +14,15 @@ from torch.nn import functional as F
 
 from ddm.compute.backends import Backend
 from ddm.compute.progress import bar
+from ddm.data.inputs import X
+from ddm.data.losses import Loss, SampleLoss
 from ddm.data.samples import Samples
+from ddm.data.tasks import Task, task_of
 from ddm.errors import InputError
 from ddm.networks.flat import FlatNetwork
 from ddm.networks.state import State, architecture, check_state, fingerprint_of, load_state, shapes_of
 from ddm.training import augmentation
 from ddm.training.input_moments import InputMoments
-from ddm.training.losses import Loss, sample_loss
 from ddm.training.recipe import Recipe
 from ddm.training.trajectory import Trajectory
 
@@ -30,7 +32,7 @@ class Target:
 
     flat:       the network as a function of θ, in evaluation mode
     trajectory: the checkpoints θ_0 … θ_τ
-    loss:       the loss that it was trained with, for each sample and as their mean
+    task:       what the network's outputs mean, and the loss that it was trained with
     recipe:     the recipe that ``train`` used; None for a recorded training
     data:       fingerprint of the training set that ``train`` used; None for a recorded training
     inputs:     moments of the inputs that a recorder saw; None if it saw none
@@ -43,7 +45,7 @@ class Target:
         self,
         network: nn.Module,
         trajectory: Trajectory,
-        loss: Loss = F.cross_entropy,
+        loss: Task | str | Loss | SampleLoss = F.cross_entropy,
         recipe: Recipe | None = None,
         device: str | torch.device = "cpu",
         data: str | None = None,
@@ -52,11 +54,11 @@ class Target:
         trajectory.check()
         self.device = device_of(device)
         self.data, self.inputs = data, inputs
-        self.flat = FlatNetwork(_freeze_untrained(network, trajectory))
+        self.task = task_of(loss)
+        self.flat = FlatNetwork(_freeze_untrained(network, trajectory), self.task.outputs)
         self.flat.network.to(self.device)
         self.shapes = shapes_of(self.flat.network)
         self.trajectory = trajectory
-        self.loss = sample_loss(loss)
         self.recipe = recipe
         self.statistics: Mapping[int, State] = {}
         final = self.state(-1)
@@ -68,6 +70,11 @@ class Target:
     def network(self) -> nn.Module:
         """The trained network, θ_τ, in evaluation mode. Copy it before you change it."""
         return self.flat.network
+
+    @property
+    def loss(self) -> SampleLoss:
+        """The loss that it was trained with, for each sample and as their mean."""
+        return self.task.loss
 
     def __repr__(self) -> str:
         return (
@@ -96,20 +103,20 @@ class Target:
         other.statistics = {new: self.statistics[t] for new, t in enumerate(checkpoints) if t in self.statistics}
         return other
 
-    def outputs(self, x: Tensor, batch_size: int = 512) -> Tensor:
-        """Logits ``(n, L)`` of the trained network for inputs ``(n, ...)``."""
+    def outputs(self, x: X, batch_size: int = 512) -> Tensor:
+        """Outputs ``(n, L)`` of the trained network for inputs ``(n, ...)``."""
         with torch.no_grad():
             parts = [self.flat(self.theta, self.fixed, part.to(self.device)) for part in x.split(batch_size)]
         return torch.cat(parts)
 
-    def as_trained(self, x: Tensor, generator: torch.Generator) -> Tensor:
+    def as_trained(self, x: X, generator: torch.Generator) -> X:
         """Inputs ``(b, ...)`` as the training saw them: with the random augmentation of the recipe, if it has any."""
         kind = "none" if self.recipe is None else self.recipe.augment
         return augmentation.augment(x, kind, generator)
 
     def accuracy(self, samples: Samples) -> float:
         """Fraction of samples that the trained network classifies correctly."""
-        return accuracy_of(self.network, samples)
+        return accuracy_of(self.network, samples, self.task)
 
     def fingerprint(self) -> str:
         """Hash of the architecture and of θ_τ with its buffers."""
@@ -131,10 +138,13 @@ def _freeze_untrained(network: nn.Module, trajectory: Trajectory) -> nn.Module:
     return network
 
 
-def accuracy_of(network: nn.Module, samples: Samples, batch_size: int = 512) -> float:
+def accuracy_of(network: nn.Module, samples: Samples, task: Task | None = None, batch_size: int = 512) -> float:
     """Fraction of samples that a network in evaluation mode classifies correctly."""
     if not len(samples):
         raise InputError("the accuracy needs samples: give at least one.")
+    task = task or Task()
+    if not task.has_classes:
+        raise InputError(f"{task.kind} has no accuracy: ask about its loss instead.")
     device = next(network.parameters()).device
     correct = 0
     parts = torch.arange(len(samples)).split(batch_size)
@@ -142,7 +152,7 @@ def accuracy_of(network: nn.Module, samples: Samples, batch_size: int = 512) -> 
         for rows in parts:
             x, y = samples.batch(rows)
             advance(1)
-            correct += int((network(x.to(device, dtype_of(network))).argmax(1).cpu() == y).sum())
+            correct += int((task.outputs(network, x.to(device, dtype_of(network))).argmax(1).cpu() == y).sum())
     return correct / len(samples)
 
 

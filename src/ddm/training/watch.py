@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ddm.data.tasks import logits_of
 from ddm.errors import InputError
 from ddm.networks.state import State
 from ddm.training.gradient_watch import GradientWatch
@@ -29,6 +30,7 @@ class Watch:
     description: the optimizer's entry in ``ddm.training.optimizers``; None if it has none
     on_step:     called after each step
     inputs:      moments of the inputs of the first batches
+    width:       size of the last dimension of the outputs; None before the first batch
     """
 
     def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, on_step: Callable[[], object]) -> None:
@@ -41,6 +43,7 @@ class Watch:
         self._clipping, self._samples, self._depth = 1.0, 0, 0
         self._pending: Probe | None = None
         self.inputs = InputMoments()
+        self.width: int | None = None
         self._sums: dict[str, list[Any]] = {}
         self._moments: State = {}
         self._probes: list[Probe] = []
@@ -115,8 +118,10 @@ class Watch:
         ]
         self.late = False
 
-    def _after_forward(self, _module: nn.Module, inputs: Any, outputs: Any) -> None:
-        if isinstance(outputs, Tensor) and outputs.requires_grad and torch.is_grad_enabled() and outputs.dim():
+    def _after_forward(self, _module: nn.Module, inputs: Any, found: Any) -> None:
+        outputs = found if isinstance(found, Tensor) else logits_of(found)
+        if outputs is not None and outputs.requires_grad and torch.is_grad_enabled() and outputs.dim():
+            self.width = 1 if outputs.dim() == 1 else int(outputs.shape[-1])
             seen, measured = outputs.detach(), self.inputs.measure(inputs)
             outputs.register_hook(lambda slopes: self._after_outputs(seen, slopes, measured))
 

@@ -5,7 +5,7 @@ effect = value without a group − value with all groups: positive means that re
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +14,13 @@ from torch import Tensor
 
 from ddm.counterfactual import designs
 from ddm.counterfactual.displaced import Models
+from ddm.data.inputs import X, join
 from ddm.data.samples import Samples
+from ddm.data.tasks import Task
 from ddm.groups.partition import Partition
 from ddm.truth.retraining import NO_ROWS, Retraining, group_rows
+
+CLASSIFICATION = Task()
 
 
 @dataclass(frozen=True)
@@ -41,9 +45,9 @@ class EffectQuery:
         removed: np.ndarray = np.vstack([singles, self.unions])
         return removed
 
-    def inputs(self) -> Tensor:
+    def inputs(self) -> X:
         """Test inputs, then validation inputs."""
-        return torch.cat([self.test.batch()[0], self.validation.batch()[0]])
+        return join([self.test.batch()[0], self.validation.batch()[0]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +55,8 @@ class Effects:
     """Effects of removing groups on m test samples, predicted or true.
 
     shift:      Dist_1 of each single group ``(K, m)``, or any score that orders groups as Dist_1 does
-    margin:     change of the correct class's log-odds without each single group ``(K, m)``
+    margin:     change of the correct class's log-odds without each single group ``(K, m)``; of the predicted number in
+                regression, of the mean log-odds of the correct states for several labels, else of minus the loss
     validation: change of the mean validation loss without each single group ``(K,)``
     unions:     change of the log-odds without each of U unions of groups ``(U, m)``
     base:       the log-odds with all groups ``(m,)``
@@ -72,25 +77,28 @@ def predict_effects(models: Models, query: EffectQuery) -> Effects:
     """Effects as the models of a datamodel predict them."""
     x = query.inputs()
     outputs = (logits.cpu() for stack in models.stacks(query.removed, x) for logits in stack)
-    return effects_of_logits(outputs, next(outputs), query)
+    return effects_of_outputs(outputs, next(outputs), query, models.target.task)
 
 
 def measure_effects(retraining: Retraining, partition: Partition, query: EffectQuery, order: int) -> Effects:
     """Effects of retraining with one batch order, compared with retraining on all groups in the same order."""
     removals = [NO_ROWS, *group_rows(partition, query.removed)]
     base, *outputs = retraining.outputs(removals, order, query.inputs())
-    return effects_of_logits(outputs, base, query)
+    return effects_of_outputs(outputs, base, query, retraining.target.task)
 
 
-def effects_of_logits(outputs: Iterable[Tensor], base: Tensor, query: EffectQuery) -> Effects:
-    """Effects from logits ``(m + v, L)`` of test and validation samples, with all groups and without some."""
+def effects_of_outputs(
+    outputs: Iterable[Tensor], base: Tensor, query: EffectQuery, task: Task = CLASSIFICATION
+) -> Effects:
+    """Effects from outputs ``(m + v, L)`` of test and validation samples, with all groups and without some."""
     m, labels, y = len(query.test), query.test.labels, query.validation.labels
-    before, loss_before = log_odds(base[:m], labels), cross_entropy(base[m:], y).mean()
+    margin, loss = (log_odds, cross_entropy) if task.has_classes else (task.margin, _loss_of(task))
+    before, loss_before = margin(base[:m], labels), loss(base[m:], y).mean()
     shifts, margins, losses = [], [], []
-    for logits in outputs:
-        shifts.append(shift(logits[:m], base[:m]))
-        margins.append(log_odds(logits[:m], labels) - before)
-        losses.append(cross_entropy(logits[m:], y).mean() - loss_before)
+    for found in outputs:
+        shifts.append(shift(found[:m], base[:m], task))
+        margins.append(margin(found[:m], labels) - before)
+        losses.append(loss(found[m:], y).mean() - loss_before)
     count = len(query.groups)
     return Effects(
         shift=torch.stack(shifts[:count]).numpy(),
@@ -101,9 +109,14 @@ def effects_of_logits(outputs: Iterable[Tensor], base: Tensor, query: EffectQuer
     )
 
 
-def shift(outputs: Tensor, base: Tensor) -> Tensor:
-    """Dist_1 ``(..., m)``: squared change of the predicted probabilities, for logits ``(..., m, L)`` and ``(m, L)``."""
-    return (outputs.double().softmax(-1) - base.double().softmax(-1)).square().sum(-1)
+def shift(outputs: Tensor, base: Tensor, task: Task = CLASSIFICATION) -> Tensor:
+    """Dist_1 ``(..., m)``: squared change of the prediction, for outputs ``(..., m, L)`` and ``(m, L)``."""
+    return (task.mean(outputs.double()) - task.mean(base.double())).square().sum(-1)
+
+
+def _loss_of(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss of each sample, in double precision."""
+    return lambda outputs, labels: task.losses(outputs.double(), labels)
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:

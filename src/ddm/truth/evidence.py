@@ -16,6 +16,7 @@ from ddm.compute.tensors import read_intact, read_metadata, write_tensors
 from ddm.compute.validation import are_unique_names
 from ddm.counterfactual.displaced import forward_models
 from ddm.counterfactual.reach import MAX_SHARE
+from ddm.data.inputs import X
 from ddm.distil.origin import check_origin
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
@@ -152,7 +153,7 @@ class Evidence:
         all_groups = {int(self.orders[i]): i for i in np.flatnonzero(~self.removed.any(1))}
         return np.array([all_groups[int(order)] for order in self.orders[self.trials]], dtype=np.int64)
 
-    def changes(self, target: Target, x: Tensor) -> Tensor:
+    def changes(self, target: Target, x: X) -> Tensor:
         """The change of the logits ``(R, n, L)`` of inputs ``x (n, ...)`` by each trial, within its batch order."""
         outputs = forward_models(target.flat, self.theta.to(target.device), self._fixed_on(target), x)
         return outputs[self.trials] - outputs[self.bases()]

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from ddm.compute.once import Once
 from ddm.counterfactual import designs
 from ddm.counterfactual.displaced import Models
+from ddm.data.inputs import X, equal
 from ddm.networks.state import State
 from ddm.networks.weighted_sum import WeightedSum
 from ddm.truth.evidence import Evidence
@@ -44,15 +45,14 @@ class _Question:
     residuals: ``(R, n, L)``
     """
 
-    x: Tensor
+    x: X
     fast: bool
     logits: Tensor | None
     residuals: Tensor
 
-    def asks(self, x: Tensor, fast: bool) -> bool:
+    def asks(self, x: X, fast: bool) -> bool:
         """True if this is the question about ``x``."""
-        alike = (x.shape, x.dtype, x.device) == (self.x.shape, self.x.dtype, self.x.device)
-        return alike and fast == self.fast and torch.equal(x, self.x)
+        return fast == self.fast and equal(x, self.x)
 
 
 class Residuals:
@@ -72,11 +72,11 @@ class Residuals:
         self._outputs: Once[int] = Once()  # L, found by the first question
         self._last: _Question | None = None
 
-    def of(self, x: Tensor, fast: bool = False) -> Tensor:
+    def of(self, x: X, fast: bool = False) -> Tensor:
         """Residuals r ``(R, n, L)`` of the logits of inputs ``x (n, ...)``."""
         return self.ask(x, fast).residuals
 
-    def ask(self, x: Tensor, fast: bool = False) -> _Question:
+    def ask(self, x: X, fast: bool = False) -> _Question:
         """Residuals and logits of inputs ``x (n, ...)``. They depend on nothing that was asked before."""
         last = self._last  # read once: other threads may ask too
         if last is not None and last.asks(x, fast):
@@ -86,16 +86,16 @@ class Residuals:
         self._last = asked = _Question(x.clone(), fast, logits, found)
         return asked
 
-    def _can_keep(self, x: Tensor) -> bool:
+    def _can_keep(self, x: X) -> bool:
         """True if the logits of inputs ``x`` without each needed group fit in memory."""
         values = (1 + len(self.needed)) * len(x) * self._outputs.get(lambda: self.groups.target.outputs(x[:1]).shape[1])
         return values * self.groups.target.theta.element_size() <= _KEPT
 
-    def changes(self, x: Tensor) -> Tensor:
+    def changes(self, x: X) -> Tensor:
         """The measured change of the logits by each retraining ``(R, n, L)``."""
         return self.evidence.changes(self.groups.target, x)
 
-    def predicted(self, x: Tensor, fast: bool = False, logits: Tensor | None = None) -> Tensor:
+    def predicted(self, x: X, fast: bool = False, logits: Tensor | None = None) -> Tensor:
         """The predicted change of the logits by each retraining ``(R, n, L)``: the sum over its groups.
 
         logits: logits ``(1 + needed, n, L)`` of the target and without each needed group, if they are at hand
@@ -118,7 +118,7 @@ class Residuals:
         """The removal of each needed group alone ``(needed, K)``."""
         return designs.leave_one_out(self.posterior.removed.shape[1])[self.needed]
 
-    def deviations(self, x: Tensor, fast: bool = False) -> tuple[Tensor, np.ndarray]:
+    def deviations(self, x: X, fast: bool = False) -> tuple[Tensor, np.ndarray]:
         """Leave-one-out errors of the predicted changes ``(R, n, L)``, and their variances ``(R,)``."""
         left, variances = self.posterior.left_out()
         residuals = self.of(x, fast)
@@ -203,7 +203,7 @@ class RefinedModels(Models):
         )
         return found
 
-    def stacks(self, removed: np.ndarray | Tensor, x: Tensor, *, fast: bool = False) -> Iterator[Tensor]:
+    def stacks(self, removed: np.ndarray | Tensor, x: X, *, fast: bool = False) -> Iterator[Tensor]:
         """Logits ``(m, n, L)`` of the target and then of each refined model, in batches of a few models."""
         rows, known = self._check(removed), self.residuals.ask(x, fast)
         gains, scales = torch.as_tensor(self.gains(rows)), torch.as_tensor(self.scales(rows))
@@ -216,7 +216,7 @@ class RefinedModels(Models):
             yield base + corrected_changes(stack - base, scales[now], gains[now], known.residuals)
             start += len(stack)
 
-    def _unrefined(self, removed: Tensor, x: Tensor, fast: bool, logits: Tensor | None) -> Iterator[Tensor]:
+    def _unrefined(self, removed: Tensor, x: X, fast: bool, logits: Tensor | None) -> Iterator[Tensor]:
         """The unrefined stacks. Models whose ``logits`` are known from the residuals are not evaluated again."""
         if logits is None:
             yield from self.prior.stacks(removed, x, fast=fast)

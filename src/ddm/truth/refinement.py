@@ -19,6 +19,7 @@ from torch import Tensor
 from ddm.compute import progress
 from ddm.counterfactual.designs import leave_one_out
 from ddm.counterfactual.displaced import Models
+from ddm.data.inputs import X
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
 from ddm.truth.evidence import Evidence, Removal, informative
@@ -196,7 +197,7 @@ def announce(retraining: Retraining, partition: Partition, requests: Sequence[Re
     progress.note(f"Retraining {len(sizes) + bases} times: {kinds}.{cost}")
 
 
-def learn(groups: Models, evidence: Evidence | None, new: Evidence, x: Tensor) -> tuple[Evidence, Refinement]:
+def learn(groups: Models, evidence: Evidence | None, new: Evidence, x: X) -> tuple[Evidence, Refinement]:
     """All retrainings with the parameters of their posterior, and what the new ones brought.
 
     groups:   the unrefined models without some groups

@@ -25,12 +25,13 @@ from ddm.compute import engine
 from ddm.compute.engine import Engine
 from ddm.compute.tensors import read_intact, read_metadata, read_tensors, write_tensors
 from ddm.curvature.gradients import loss_gradient
+from ddm.data.inputs import X
 from ddm.data.samples import Samples
+from ddm.data.tasks import TASKS, Task
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
 from ddm.networks.state import State, architecture, check_state, hash_of_state, state_of
 from ddm.training.loop import train
-from ddm.training.losses import SampleLoss
 from ddm.training.recipe import Recipe
 from ddm.training.target import Target
 from ddm.truth.code_hash import hash_of_code
@@ -123,7 +124,7 @@ class Retraining:
             check_state(state, self.target.shapes, f"'{path}'")
             yield state
 
-    def outputs(self, removals: Sequence[np.ndarray], order: int, x: Tensor) -> Tensor:
+    def outputs(self, removals: Sequence[np.ndarray], order: int, x: X) -> Tensor:
         """Logits ``(M, n, L)`` of the models without each of M removals' rows, for inputs ``x (n, ...)``."""
         return torch.stack([self._forward(state, x) for state in self.states(removals, order)])
 
@@ -159,7 +160,7 @@ class Retraining:
         states = (read_tensors(self._path(rows, order)) for rows in removals)
         return sum(tensor.nbytes for state in states for tensor in state.values())
 
-    def _forward(self, state: State, x: Tensor) -> Tensor:
+    def _forward(self, state: State, x: X) -> Tensor:
         flat, device = self.target.flat, self.target.device
         state = {name: tensor.to(device) for name, tensor in state.items()}
         theta, fixed = flat.vector(state), flat.fixed(state)
@@ -172,7 +173,7 @@ class Retraining:
             assert self.retrain is not None
             return self.retrain
         start = target.flat.module(*target.at(0))
-        return _Recipe(start, self.samples, target.recipe, target.loss, str(target.device))
+        return _Recipe(start, self.samples, target.recipe, target.task, str(target.device))
 
     def _path(self, rows: np.ndarray, order: int) -> Path:
         text = json.dumps([self._origin, order, np.sort(rows).tolist()])
@@ -206,12 +207,12 @@ class _Recipe:
     network: nn.Module
     samples: Samples
     recipe: Recipe
-    loss: SampleLoss
+    task: Task
     device: str
 
     def __call__(self, rows: np.ndarray, order: int) -> nn.Module:
         recipe = self.recipe.with_order(order)
-        return train(self.network, self.samples, recipe, loss=self.loss, without=rows, device=self.device).network
+        return train(self.network, self.samples, recipe, task=self.task, without=rows, device=self.device).network
 
 
 @dataclass(frozen=True)
@@ -258,13 +259,15 @@ def _origin(target: Target, samples: Samples, retrain: Retrain | None) -> list[s
         str(target.network),
         *target.flat.shapes,
     ]
-    return [*network, _loss_key(target.loss), start, how, samples.fingerprint()]
+    return [*network, _loss_key(target.task), start, how, samples.fingerprint()]
 
 
-def _loss_key(loss: SampleLoss) -> str:
-    """Text that identifies a loss: the name, and for another loss than plain cross-entropy its code and its options."""
-    original = loss.original
-    if original is F.cross_entropy:
+def _loss_key(task: Task) -> str:
+    """Text that identifies a loss: the name, and for another loss than the usual one its code and its options."""
+    loss, original = task.loss, getattr(task.given, "original", task.given)
+    if type(task) not in TASKS.values():
+        return f"{loss.name} {hash_of_code(type(task))}"
+    if original is None or original is F.cross_entropy:
         return loss.name
     if not isinstance(original, nn.Module):
         return f"{loss.name} {hash_of_code(original)}"

@@ -56,7 +56,7 @@ def check(
     partition: the user's own groups, as for ``fit``; groups that ``fit`` itself makes need no check
     settings:  how to distil
     """
-    samples = Samples.from_dataset(samples)
+    samples = Samples.from_dataset(samples, task=target.task)
     check_two_classes(samples)
     own = None if partition is None or isinstance(partition, str) else make_partition(target, samples, partition, 1)
     case = Case(target, samples, own, settings or Settings())

@@ -11,6 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ddm.data.inputs import X
 from ddm.data.samples import Samples
 from ddm.distil.checkpoints import real_checkpoints
 from ddm.distil.settings import Settings
@@ -48,6 +49,11 @@ class Case:
         self.target, self.samples, self.partition, self.settings = target, samples, partition, settings
         self.x, self.y = samples.subsample(_SAMPLES if target.flat.size <= _LARGE else _SAMPLES // 2).batch()
 
+    @property
+    def has_images(self) -> bool:
+        """True if the inputs are pictures."""
+        return isinstance(self.x, Tensor) and self.x.dim() == 4
+
     @cached_property
     def checkpoints(self) -> list[int]:
         """The checkpoints at which the fit computes gradients."""
@@ -58,7 +64,7 @@ class Case:
         """The target with the running statistics that the fit uses before the last checkpoint."""
         return with_estimated_statistics(self.target, self.samples.subsample(FEW_SAMPLES), self.checkpoints)
 
-    def logits(self, t: int, x: Tensor) -> Tensor:
+    def logits(self, t: int, x: X) -> Tensor:
         """Logits ``(b, L)`` of inputs at checkpoint ``t``."""
         theta, fixed = (self.target if t == -1 else self._estimated).at(t)
         with torch.no_grad():
@@ -98,8 +104,11 @@ class Case:
     def agreement(self) -> tuple[float, float, float]:
         """Share of samples that θ_τ classifies correctly, its expectation by chance, and the excess in standard errors.
 
-        By chance means that predictions keep their frequencies but do not depend on the label (Cohen's kappa).
+        Without classes all three are 0. By chance means that predictions keep their frequencies but do not depend on
+        the label (Cohen's kappa).
         """
+        if not self.target.task.has_classes:
+            return 0.0, 0.0, 0.0
         predicted, count = self.last.argmax(1), self.last.shape[1]
         right = float((predicted == self.y).double().mean())
         frequencies = [torch.bincount(values, minlength=count) / len(self.y) for values in (predicted, self.y)]

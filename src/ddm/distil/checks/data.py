@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from ddm.curvature.gradients import output_gradients
 from ddm.distil.checks.case import FEW_SAMPLES, Case, Finding, catching
+from ddm.distil.response.bank import draw_bank
 from ddm.groups.partition import SMALL_GROUP
 
 
@@ -28,7 +29,7 @@ def samples_of_training(case: Case) -> Finding | None:
 def groups_fit_labels(case: Case) -> Finding | None:
     """Groups within classes that belong to other samples, or to the same samples in another order."""
     partition, labels = case.partition, case.samples.labels.numpy()
-    if partition is None or partition.parents is None:
+    if partition is None or partition.parents is None or not case.samples.has_classes:
         return None
     wrong = partition.parents[partition.groups] != labels
     if not wrong.any():
@@ -79,6 +80,16 @@ def network_accepts_samples(case: Case) -> Finding | None:
             "it was trained on.",
             refused=True,
         )
+    task = case.target.task
+    if task.has_classes != case.samples.has_classes:
+        return Finding(
+            f"the target was trained for {task.kind}, but these labels are of another kind: give the samples that it "
+            "was trained on, or the task of the training (task=…).",
+            refused=True,
+        )
+    if not task.has_classes:
+        why = task.check_labels(case.samples.labels, logits.shape[1])
+        return None if why is None else Finding(f"the labels do not fit the network: {why}.", refused=True)
     if logits.dim() != 2 or logits.shape[1] <= int(case.samples.labels.max()):
         return Finding(
             f"the network returns outputs of shape {tuple(logits.shape[1:])}, but labels go up to "
@@ -92,7 +103,7 @@ def network_accepts_samples(case: Case) -> Finding | None:
 
 def labels_numbered_as_in_training(case: Case) -> Finding | None:
     """Labels that are numbered differently than in training: most samples of one label are predicted as another."""
-    if case.target.data is not None:  # ``samples_of_training`` compared them
+    if case.target.data is not None or not case.target.task.has_classes:  # ``samples_of_training`` compared them
         return None
     predicted, renamed = case.last.argmax(1), _renamed(case.y, case.last.argmax(1))
     rows = torch.nonzero(renamed != case.y)[:, 0]
@@ -148,9 +159,10 @@ def inputs_scaled_as_in_training(case: Case) -> Finding | None:
 
 def _other_moments(case: Case) -> Finding | None:
     """Another mean or standard deviation than those of the inputs that the recorder saw."""
-    seen, mean, deviation = case.target.inputs, float(case.x.mean()), float(case.x.std())
-    if seen is None:
+    seen = case.target.inputs
+    if seen is None or not isinstance(case.x, Tensor):
         return None
+    mean, deviation = float(case.x.mean()), float(case.x.std())
     least, most = sorted((seen.deviation, deviation))
     if most <= _MAX_RATIO * least and abs(mean - seen.mean) <= _MAX_SHIFT * most:
         return None
@@ -163,6 +175,8 @@ def _other_moments(case: Case) -> Finding | None:
 
 def _better_scale(case: Case) -> Finding | None:
     """A scale with which the network does much better."""
+    if not isinstance(case.x, Tensor) or not case.target.task.has_classes:
+        return None
     right, loss = case.last.argmax(1) == case.y, float(F.cross_entropy(case.last, case.y))
     if case.target.data is not None or int((~right).sum()) < _SURELY**2:  # with fewer errors, no scale can gain enough
         return None
@@ -193,19 +207,22 @@ def _mean(x: Tensor) -> Tensor:
 
 
 def network_accepts_noise(case: Case) -> Finding | None:
-    """A network that fails on the noise images of which synsets are made."""
-    if case.settings.start_images != "noise":
+    """A network that fails on the noise images, or other drawn inputs, of which synsets are made."""
+    if case.settings.start_images != "noise" or case.settings.synset is False:
         return None
     target = case.target
-    images = torch.randn(2, *case.samples.shape, generator=torch.Generator().manual_seed(0)).to(target.theta)
+    images = draw_bank(case.samples, 2, 0).to(target.theta)
     with catching() as failure:
         logits = case.logits(-1, images)
-        rows = output_gradients(target, target.theta, target.fixed, images, torch.ones_like(logits[:, None]).to(images))
+        rows = output_gradients(
+            target, target.theta, target.fixed, images, torch.ones_like(logits[:, None]).to(target.theta)
+        )
     if not failure and bool(logits.isfinite().all()) and bool(rows.isfinite().all()):
         return None
     why = failure[0] if failure else "its outputs or gradients are not finite"
     return Finding(
-        f"the network does not work on noise images, of which synsets are made ({why}): choose init='real', which "
-        "starts from training samples.",
+        f"the network does not work on {'noise images' if case.has_images else 'inputs drawn column by column'}, of "
+        f"which synsets are made ({why}): choose init='real', which starts from training samples, or synset=False, "
+        "which answers from kept responses.",
         refused=True,
     )

@@ -63,7 +63,8 @@ def _with_gradient(case: Case, names: Sequence[str]) -> list[str]:
     trained = [parameter for name, parameter in network.named_parameters() if name in case.target.flat.shapes]
     x, y = case.x[:FEW_SAMPLES].to(case.target.theta), case.y[:FEW_SAMPLES].to(case.target.device)
     with catching() as failure, torch.random.fork_rng():
-        found = torch.autograd.grad(case.target.loss(network(x), y), trained, materialize_grads=True)
+        outputs = case.target.flat.outputs_of(network, x)
+        found = torch.autograd.grad(case.target.loss(outputs, y), trained, materialize_grads=True)
     if failure:
         return list(names)
     norms = {name: float(part.norm()) for name, part in zip(case.target.flat.shapes, found, strict=True)}
@@ -84,6 +85,15 @@ def training_helped(case: Case) -> Finding | None:
     """A network that is hardly better on the samples than before training, or than a guess."""
     before, after, clear = case.improvement
     no_better_than_before = clear < _CLEAR or after > _LESS * before
+    if not case.target.task.has_classes:
+        return (
+            None
+            if not no_better_than_before
+            else Finding(
+                f"training hardly lowered the loss on these samples ({before:.3g} before, {after:.3g} after): "
+                f"{_GIVE}, or train it longer or with another lr."
+            )
+        )
     no_better_than_guess = case.agreement[2] < _CLEAR or F.cross_entropy(case.last, case.y) > 2 * case.chance
     if not no_better_than_before and not no_better_than_guess:
         return None
@@ -96,12 +106,16 @@ def training_helped(case: Case) -> Finding | None:
 
 def _before_and_after(case: Case) -> str:
     """The facts about the training, for sentences."""
+    if not case.target.task.has_classes:
+        return "loss {:.3g} before training and {:.3g} after".format(*case.improvement)
     (right, chance, _), (before, after, _) = case.agreement, case.improvement
     return f"{right:.0%} right where chance gives {chance:.0%}, loss {before:.3g} before training and {after:.3g} after"
 
 
 def recorded_from_the_start(case: Case) -> Finding | None:
     """A recorder that was made late: the network has learnt most of its task before the first checkpoint."""
+    if not case.target.task.has_classes:
+        return None
     frequencies = torch.bincount(case.y).double() / len(case.y)
     guess = -float(torch.xlogy(frequencies, frequencies).sum())
     start = float(F.cross_entropy(case.first, case.y))
@@ -117,13 +131,14 @@ def recorded_from_the_start(case: Case) -> Finding | None:
 def checkpoints_below_start(case: Case) -> Finding | None:
     """A checkpoint whose loss is far above that of the start, so that its gradients dominate all others."""
     x, y = case.x[:FEW_SAMPLES], case.y[:FEW_SAMPLES]
-    limit = 2 * max(float(F.cross_entropy(case.first[: len(y)], y)), case.chance)
+    classes = case.target.task.has_classes
+    name, measure = ("cross-entropy", F.cross_entropy) if classes else ("loss", case.target.loss)
+    limit = 2 * max(float(measure(case.first[: len(y)], y)), case.chance if classes else 0.0)
     for t in case.checkpoints[1:-1]:
-        loss = float(F.cross_entropy(case.logits(t, x), y))
+        loss = float(measure(case.logits(t, x), y))
         if not loss <= limit:
             return Finding(
-                f"checkpoint {t} of {case.checkpoints[-1]} has a cross-entropy of {loss:.3g}, far above "
-                f"{limit / 2:.3g} at the start, and will dominate the answers: take snapshots at other steps, or train "
-                "with a lower lr."
+                f"checkpoint {t} of {case.checkpoints[-1]} has a {name} of {loss:.3g}, far above {limit / 2:.3g} at "
+                "the start, and will dominate the answers: take snapshots at other steps, or train with a lower lr."
             )
     return None

@@ -48,7 +48,7 @@ def estimate_gradient(
         seconds=seconds / count,
         memory=largest * max(1, workers),
         workers=workers,
-        worker_bytes=samples.raw.nbytes + samples.labels.nbytes,
+        worker_bytes=samples.nbytes,
         synset_bytes=4 * sum(block.size for block in blocks) * matching.settings.ipc * floats,
     )
 

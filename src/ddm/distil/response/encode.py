@@ -1,9 +1,9 @@
 """The synset of responses: a few images that all groups share, and soft targets on them for each group.
 
 One step of fine-tuning on B images x̃_b with targets q̃_κb moves the target by Σ_b J(x̃_b)ᵀ r_κb, where the residuals
-r_κb = α_κ (q̃_κb − p_b) / B, p = softmax(f), may have any value as long as Σ_l r_κbl = 0. So for given images the best
-targets solve a linear least-squares problem, in closed form and for all groups at once. They minimise, for
-Δ̃_κ = Σ_b J(x̃_b)ᵀ r_κb,
+r_κb = α_κ (q̃_κb − p_b) / B, p the mean of the outputs (softmax of a classifier), may have any value; of a classifier as
+long as Σ_l r_κbl = 0. So for given images the best targets solve a linear least-squares problem, in closed form and for
+all groups at once. They minimise, for Δ̃_κ = Σ_b J(x̃_b)ᵀ r_κb,
 
     ‖A(Δ̃_κ − Δ_κ)‖² + μ‖Δ̃_κ − Δ_κ‖²,    AᵀA the curvature of the training loss at θ_τ on reference inputs.
 
@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,7 +26,9 @@ from ddm.curvature.gradients import jacobian, together
 from ddm.curvature.grams import add_gram_of_columns, cholesky, gram
 from ddm.curvature.rows import CurvatureRows, fewer_for_large
 from ddm.curvature.slicing import MAX_FLOATS, merge_rows, slices, stack_rows
+from ddm.data.inputs import X
 from ddm.data.samples import Samples
+from ddm.distil.response.bank import draw_bank
 from ddm.distil.settings import Settings
 from ddm.errors import InputError
 from ddm.training.target import Target
@@ -128,7 +129,7 @@ class Encoder:
 
     def choose(
         self, responses: Tensor, advance: Advance = lambda amount: None, judged: int | None = None
-    ) -> tuple[Tensor, Encoding]:
+    ) -> tuple[X, Encoding]:
         """The smallest bank ``(B, ...)`` that encodes responses ``(K, P)`` within the tolerance, and the encoding.
 
         A bank size in the settings overrides the choice. Only the first ``judged`` responses must meet the tolerance
@@ -136,26 +137,16 @@ class Encoder:
         """
         count = self.min_images
         while True:
-            images = self.images(count)
+            images = draw_bank(self.samples, count, self.settings.seed, self.settings.start_images).to(
+                self.target.theta
+            )
             encoding = self.encode(images, responses, advance)
             excess = float(encoding.error[:judged].mean()) / self.settings.tolerance
             if excess <= 1 or count >= _NEARLY_MAX * self.max_images:
                 return images, encoding
             count = min(math.ceil(count * min(max(excess, 1.5), 4)), self.max_images)
 
-    def images(self, count: int) -> Tensor:
-        """A bank ``(count, ...)`` of noise, or of training samples from each class in turn."""
-        seed = self.settings.seed
-        if self.settings.start_images == "noise":
-            images = torch.randn(count, *self.samples.shape, generator=torch.Generator().manual_seed(seed))
-        else:
-            rng, labels = np.random.default_rng(seed), self.samples.labels.numpy()
-            orders = [rng.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
-            turns = [order[turn % len(order)] for turn in range(-(-count // len(orders))) for order in orders]
-            images = self.samples.batch(np.array(turns[:count]))[0]
-        return images.to(self.target.theta)
-
-    def encode(self, images: Tensor, responses: Tensor, advance: Advance = lambda amount: None) -> Encoding:
+    def encode(self, images: X, responses: Tensor, advance: Advance = lambda amount: None) -> Encoding:
         """The residuals that come closest to responses ``(K, P)``, on images ``(B, ...)``; ``advance`` counts rows."""
         bank = self._bank_for(images, advance)
         inner = _products(self._jacobians(bank), responses)
@@ -165,17 +156,18 @@ class Encoder:
         residuals = torch.cholesky_solve(right, bank.factor)
         alignment = torch.cosine_similarity(bank.seen[check] @ residuals, wanted[check], dim=0)
         residuals = residuals.T.reshape(len(responses), len(images), self.classes)
-        residuals = residuals - residuals.mean(2, keepdim=True)  # J minus its mean gives the same step
+        if self.target.task.zero_sum:
+            residuals = residuals - residuals.mean(2, keepdim=True)  # J minus its mean gives the same step
         return Encoding(residuals.to(responses), alignment.to(responses))
 
-    def _bank_for(self, images: Tensor, advance: Advance) -> _Bank:
+    def _bank_for(self, images: X, advance: Advance) -> _Bank:
         """The bank of these images, built once for all responses."""
         if self._bank is None or self._bank.images is not images:
             self._bank = None  # frees the memory first: two banks may not fit
             self._bank = self._build_bank(images, advance)
         return self._bank
 
-    def _build_bank(self, images: Tensor, advance: Advance) -> _Bank:
+    def _build_bank(self, images: X, advance: Advance) -> _Bank:
         """Sum the products over slices of the parameters, so that J fits half of the memory."""
         size = len(images) * self.classes
         bank = _Bank.empty(images, size, len(self.metric))
@@ -195,13 +187,14 @@ class Encoder:
         return _EUCLIDEAN * bank.trace / self.target.flat.size
 
     def _jacobians(self, bank: _Bank, advance: Advance = lambda amount: None) -> Iterator[Tensor]:
-        """J(x̃) in parts ``(b·L, P)``, minus its mean over classes, which has no effect on residuals that sum to 0."""
+        """J(x̃) in parts ``(b·L, P)``; of a classifier minus its mean over classes, because residuals sum to 0."""
         if bank.jacobian is not None:
             yield bank.jacobian
             return
         for part in bank.images.split(together(self.target, self.classes)):
             rows = jacobian(self.target, self.target.theta, self.target.fixed, part)
-            rows -= rows.mean(1, keepdim=True)
+            if self.target.task.zero_sum:
+                rows -= rows.mean(1, keepdim=True)
             yield rows.flatten(0, 1)
             advance(len(part) * self.classes)
 
@@ -216,14 +209,14 @@ class _Bank:
     jacobian: J ``(BL, P)``, or None if it does not fit the memory
     """
 
-    images: Tensor
+    images: X
     factor: Tensor
     seen: Tensor
     trace: float = 0.0
     jacobian: Tensor | None = None
 
     @classmethod
-    def empty(cls, images: Tensor, size: int, rows: int) -> _Bank:
+    def empty(cls, images: X, size: int, rows: int) -> _Bank:
         """A bank whose products are still zero."""
         zeros = partial(torch.zeros, dtype=torch.float64)
         return cls(images, zeros(size, size), zeros(rows, size))

@@ -41,7 +41,7 @@ def estimate_response(
         encoding=work.encoding_seconds,
         memory=work.memory,
         workers=0 if backend.remote or count == 1 else count,
-        worker_bytes=(samples.raw.nbytes + samples.labels.nbytes) // len(partition),
+        worker_bytes=samples.nbytes // len(partition),
         synset_bytes=work.synset_bytes,
         kept_bytes=work.kept_bytes,
     )

@@ -15,6 +15,7 @@ from ddm.compute.progress import Advance
 from ddm.curvature.clipping import clipped_gradient
 from ddm.curvature.gradients import loss_gradient
 from ddm.curvature.step_weights import StepWeights
+from ddm.data.inputs import X
 from ddm.data.samples import Samples
 from ddm.distil.matching import engine_for
 from ddm.networks.state import State
@@ -114,7 +115,7 @@ class _Pull:
         shares = torch.tensor([share for _, share in task.groups]).to(pulls)
         return task.start, pulls.mul_(shares[:, None])
 
-    def _gradient(self, position: int, theta: Tensor, fixed: State, x: Tensor, y: Tensor) -> Tensor:
+    def _gradient(self, position: int, theta: Tensor, fixed: State, x: X, y: Tensor) -> Tensor:
         """∇L(θ) ``(P,)`` of a group at the checkpoint at this position."""
         if self.limits is not None:
             return clipped_gradient(self.target, theta, fixed, x, y, self.limits[position])

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ddm.compute.progress import Advance
+from ddm.data.inputs import X
 from ddm.data.samples import Samples
 from ddm.distil.kept import Moved
 from ddm.distil.matching import LevelSynset
@@ -34,7 +35,7 @@ class SharedBank:
     def __init__(self, target: Target, samples: Samples, settings: Settings) -> None:
         self.target, self.settings = target, settings
         self.encoder = Encoder(target, samples, settings)
-        self.images: Tensor | None = None
+        self.images: X | None = None
 
     def reuse(self, synset: Synset) -> None:
         """Take the images of a synset that an earlier run finished."""
@@ -74,7 +75,7 @@ class SharedBank:
         residuals = encoding.residuals[part]
         count = len(self.images)
         step_sizes = count * residuals.abs().amax((1, 2)).clamp(min=torch.finfo(residuals.dtype).tiny)
-        predictions = self.target.outputs(self.images).softmax(1)
+        predictions = self.target.task.mean(self.target.outputs(self.images))
         return Synset(
             names=level.names,
             images=self.images[None].cpu(),

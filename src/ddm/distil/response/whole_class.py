@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ddm.compute.progress import Advance
+from ddm.data.inputs import X
 from ddm.data.samples import Samples
 from ddm.training.target import Target
 
@@ -83,7 +84,7 @@ class ClassOutputs:
         return chosen
 
 
-def output_biases(target: Target, x: Tensor) -> Tensor | None:
+def output_biases(target: Target, x: X) -> Tensor | None:
     """Positions in θ of the parameter that adds a number to each output ``(L,)``; None if there is none.
 
     It is the parameter whose shift changes the outputs of the inputs ``x (n, ...)`` by the same shift. A number that

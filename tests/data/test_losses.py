@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ddm.training.losses import SampleLoss, sample_loss
+from ddm.data.losses import SampleLoss, sample_loss
 
 OUTPUTS = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 1, 2, 3, 1, 1])

@@ -37,7 +37,7 @@ class SampleLoss:
     """
 
     def __init__(self, original: Loss, single: Loss | None, name: str) -> None:
-        self.original, self._single, self.name = original, single, name
+        self.original, self.single, self.name = original, single, name
 
     @property
     def is_cross_entropy(self) -> bool:
@@ -47,11 +47,11 @@ class SampleLoss:
     @property
     def is_torchs(self) -> bool:
         """True for one of torch's losses, whose samples can be had without calling it for each."""
-        return self._single is not None
+        return self.single is not None
 
     def each(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The loss of each sample ``(b,)``. Losses of several positions or outputs of a sample are averaged."""
-        losses = self._one_by_one(outputs, labels) if self._single is None else self._single(outputs, labels)
+        losses = self._one_by_one(outputs, labels) if self.single is None else self.single(outputs, labels)
         if losses.dim() == 0 or len(losses) != len(outputs):
             raise InputError(
                 f"the loss returns shape {tuple(losses.shape)} for {len(outputs)} samples: "
