@@ -51,6 +51,19 @@ def test_without_a_linear_layer_the_outputs_are_the_features(network):
     assert torch.equal(penultimate(network, x), network(x).flatten(1))
 
 
+def test_a_network_gets_all_arguments_of_a_batch():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x, *, mask):
+            return {"logits": self.head(x * mask)}
+
+    network, x, mask = Masked(), torch.randn(5, 4), torch.arange(4) < 2
+    assert torch.equal(penultimate(network, x, mask=mask), x * mask)
+
+
 def test_hooks_are_removed_after_an_error():
     network = nn.Sequential(nn.Linear(4, 3), nn.Linear(9, 2))
     with pytest.raises(RuntimeError):

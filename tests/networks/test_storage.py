@@ -112,6 +112,13 @@ def test_a_loaded_weighted_sum_equals_the_saved_one(name, dtype, tmp_path):
     assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "network.safetensors").read_bytes()
 
 
+def test_the_networks_of_a_weighted_sum_get_all_arguments_of_a_batch():
+    network = WeightedSum([nn.Bilinear(2, 3, 4) for _ in range(2)], [1.0, -0.5])
+    one, other = torch.randn(5, 2), torch.randn(5, 3)
+    first, second = network.networks
+    torch.testing.assert_close(network(one, input2=other), first(one, other) - 0.5 * second(one, other))
+
+
 def test_each_network_of_a_weighted_sum_keeps_its_running_statistics(tmp_path):
     networks = [ConvNet((1, 8, 8), 2, width=4, norm="batch") for _ in range(2)]
     for shift, network in enumerate(networks):

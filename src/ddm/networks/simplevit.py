@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ddm.errors import InputError
 from ddm.networks.base import Network
-from ddm.networks.options import check_image_shape, check_integer
+from ddm.networks.options import check_integer
 
 MAX_TOKENS = 64
 
@@ -41,7 +41,7 @@ class SimpleViT(Network):
         depth = check_integer("depth", depth, maximum=1000)
         if dim % 4 or dim % heads:
             raise InputError(f"give a dim that divides by 4 and by heads ({heads}), not {dim}.")
-        _, height, width = check_image_shape(shape)
+        _, height, width = self.check_shape(shape)
         patch = _smallest_patch(height, width) if patch is None else check_integer("patch", patch)
         options = {"dim": dim, "depth": depth, "heads": heads, "patch": patch}
         super().__init__("simplevit", shape, classes, init=init, seed=seed, **options)
