@@ -6,7 +6,7 @@ from torch import nn
 
 from ddm.networks import penultimate
 
-from .conftest import small
+from .conftest import random_inputs, small
 
 
 def count_hooks(network):
@@ -14,7 +14,8 @@ def count_hooks(network):
 
 
 def test_built_in_networks_return_their_features(name):
-    network, x = small(name, (1, 8, 8), 3), torch.randn(2, 1, 8, 8)
+    network = small(name, (1, 8, 8), 3)
+    x = random_inputs(network)
     assert torch.equal(penultimate(network, x), network.features(x))
 
 

@@ -13,7 +13,7 @@ from ddm.errors import InputError
 from ddm.networks import ConvNet, load, save
 from ddm.networks.weighted_sum import WeightedSum
 
-from .conftest import small
+from .conftest import random_inputs, small
 
 
 def trained(name, **options):
@@ -28,7 +28,7 @@ def test_a_loaded_network_equals_the_saved_one(name, tmp_path):
     network = trained(name, seed=3)
     save(network, tmp_path / "network.safetensors")
     again = load(str(tmp_path / "network.safetensors"))
-    x = torch.randn(2, 3, 9, 7)
+    x = random_inputs(network)
     assert type(again) is type(network)
     assert again.spec == network.spec
     assert torch.equal(again(x), network(x))
@@ -40,7 +40,7 @@ def test_a_loaded_network_has_the_dtype_of_the_saved_one(name, dtype, tmp_path):
     network = trained(name).to(dtype)
     save(network, tmp_path / "network.safetensors")
     again = load(tmp_path / "network.safetensors")
-    x = torch.randn(2, 3, 9, 7, dtype=dtype)
+    x = random_inputs(network, dtype=dtype)
     assert torch.equal(again(x), network(x))
 
 
@@ -102,7 +102,7 @@ def test_a_loaded_weighted_sum_equals_the_saved_one(name, dtype, tmp_path):
     network = weighted_sum(name, dtype, seed=3)
     save(network, tmp_path / "network.safetensors")
     again = load(tmp_path / "network.safetensors")
-    x = torch.randn(2, 3, 9, 7, dtype=dtype)
+    x = random_inputs(network.networks[0], dtype=dtype)
     assert isinstance(again, WeightedSum)
     assert not again.training
     assert torch.equal(again.weights, network.weights)
