@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from ddm.data.inputs import Inputs
 from ddm.networks import penultimate
 
-from .conftest import small
+from .conftest import random_inputs, small
 
 
 def count_hooks(network):
@@ -14,7 +15,8 @@ def count_hooks(network):
 
 
 def test_built_in_networks_return_their_features(name):
-    network, x = small(name, (1, 8, 8), 3), torch.randn(2, 1, 8, 8)
+    network = small(name, (1, 8, 8), 3)
+    x = random_inputs(network)
     assert torch.equal(penultimate(network, x), network.features(x))
 
 
@@ -49,6 +51,19 @@ def test_features_with_more_than_two_dimensions_are_flattened():
 def test_without_a_linear_layer_the_outputs_are_the_features(network):
     x = torch.randn(5, 1, 4, 4)
     assert torch.equal(penultimate(network, x), network(x).flatten(1))
+
+
+def test_a_network_gets_all_arguments_of_a_batch():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x, *, mask):
+            return {"logits": self.head(x * mask)}
+
+    network, x, mask = Masked(), torch.randn(5, 4), torch.arange(4) < 2
+    assert torch.equal(penultimate(network, Inputs({"x": x, "mask": mask})), x * mask)
 
 
 def test_hooks_are_removed_after_an_error():

@@ -19,6 +19,8 @@ import ddm
 from ddm.networks.flat import FlatNetwork
 from ddm.networks.state import load_state, state_of
 
+from .conftest import random_inputs, small
+
 
 class Odd(nn.Module):
     """A network with tied and frozen parameters, BatchNorm, dropout, a scalar, and persistent and other buffers."""
@@ -47,17 +49,19 @@ def odd(seed=0):
 
 
 NETWORKS = {
-    "odd": (odd, (5,)),
-    "convnet": (lambda: ddm.networks.ConvNet((1, 6, 6), 3, width=4, depth=2), (1, 6, 6)),
-    "batchnorm": (lambda: ddm.networks.ConvNet((1, 6, 6), 3, width=4, depth=2, norm="batch"), (1, 6, 6)),
-    "simplevit": (lambda: ddm.networks.SimpleViT((1, 6, 6), 3, dim=8, depth=1, heads=2), (1, 6, 6)),
+    "odd": odd,
+    "convnet": lambda: ddm.networks.ConvNet((1, 6, 6), 3, width=4, depth=2),
+    "batchnorm": lambda: ddm.networks.ConvNet((1, 6, 6), 3, width=4, depth=2, norm="batch"),
+    "simplevit": lambda: ddm.networks.SimpleViT((1, 6, 6), 3, dim=8, depth=1, heads=2),
+    "mlp": lambda: ddm.networks.MLP((5,), 3, width=4, dropout=0.5),
+    "text-transformer": lambda: small("text-transformer", (6,), 3, dropout=0.5),
 }
 
 
 @pytest.fixture(params=NETWORKS)
 def case(request):
-    make, shape = NETWORKS[request.param]
-    return make(), torch.randn(4, *shape, generator=torch.Generator().manual_seed(2))
+    network = NETWORKS[request.param]()
+    return network, torch.randn(4, 5) if request.param == "odd" else random_inputs(network, 4)
 
 
 def parts(network):

@@ -1,5 +1,6 @@
 """Networks are built by name, and their options are validated."""
 
+import inspect
 import json
 
 import numpy as np
@@ -33,8 +34,9 @@ def test_a_spec_that_went_through_json_rebuilds_the_network(name):
 
 
 def test_a_spec_holds_every_option(name):
-    options = NETWORKS[name].__init__.__kwdefaults__
-    spec = NETWORKS[name](**({"dropout": 0.5} if "dropout" in options else {})).spec
+    parameters = inspect.signature(NETWORKS[name]).parameters.values()
+    options = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
+    spec = small(name, (1, 8, 8), 2, **({"dropout": 0.5} if "dropout" in options else {})).spec
     assert set(spec) == {"name", *options, "shape", "classes"}
 
 
@@ -91,6 +93,19 @@ def test_numpy_integers_become_plain_integers():
         ({"name": "simplevit", "dim": 10}, "divides by 4"),
         ({"name": "simplevit", "heads": 3}, "heads"),
         ({"name": "simplevit", "patch": 0}, "patch"),
+        ({"shape": (30,)}, r"images of shape \(channels, height, width\), not \(30,\): use mlp"),
+        ({"name": "simplevit", "shape": (30,)}, "use mlp for tables, or text-transformer for token ids"),
+        ({"name": "mlp"}, r"tables of shape \(columns,\), not \(1, 8, 8\): use convnet"),
+        ({"name": "mlp", "shape": (8, 8)}, "columns"),
+        ({"name": "mlp", "shape": 30}, "columns"),
+        ({"name": "mlp", "shape": (0,)}, "at least 1"),
+        ({"name": "mlp", "shape": (30,), "depth": 0}, "depth"),
+        ({"name": "mlp", "shape": (30,), "dropout": 1}, "dropout"),
+        ({"name": "text-transformer"}, r"token ids of shape \(length,\), not \(1, 8, 8\): use convnet"),
+        ({"name": "text-transformer", "shape": (30,)}, "needs the option vocabulary"),
+        ({"name": "text-transformer", "shape": (30,), "vocabulary": 0.5}, "vocabulary"),
+        ({"name": "text-transformer", "shape": (30,), "vocabulary": 9, "heads": 3}, "heads"),
+        ({"name": "text-transformer", "shape": (30,), "vocabulary": 9, "ratio": 0}, "ratio"),
     ],
     ids=str,
 )

@@ -13,7 +13,7 @@ from ddm.errors import InputError
 from ddm.networks import ConvNet, load, save
 from ddm.networks.weighted_sum import WeightedSum
 
-from .conftest import small
+from .conftest import random_inputs, small
 
 
 def trained(name, **options):
@@ -28,7 +28,7 @@ def test_a_loaded_network_equals_the_saved_one(name, tmp_path):
     network = trained(name, seed=3)
     save(network, tmp_path / "network.safetensors")
     again = load(str(tmp_path / "network.safetensors"))
-    x = torch.randn(2, 3, 9, 7)
+    x = random_inputs(network)
     assert type(again) is type(network)
     assert again.spec == network.spec
     assert torch.equal(again(x), network(x))
@@ -40,7 +40,7 @@ def test_a_loaded_network_has_the_dtype_of_the_saved_one(name, dtype, tmp_path):
     network = trained(name).to(dtype)
     save(network, tmp_path / "network.safetensors")
     again = load(tmp_path / "network.safetensors")
-    x = torch.randn(2, 3, 9, 7, dtype=dtype)
+    x = random_inputs(network, dtype=dtype)
     assert torch.equal(again(x), network(x))
 
 
@@ -102,7 +102,7 @@ def test_a_loaded_weighted_sum_equals_the_saved_one(name, dtype, tmp_path):
     network = weighted_sum(name, dtype, seed=3)
     save(network, tmp_path / "network.safetensors")
     again = load(tmp_path / "network.safetensors")
-    x = torch.randn(2, 3, 9, 7, dtype=dtype)
+    x = random_inputs(network.networks[0], dtype=dtype)
     assert isinstance(again, WeightedSum)
     assert not again.training
     assert torch.equal(again.weights, network.weights)
@@ -110,6 +110,13 @@ def test_a_loaded_weighted_sum_equals_the_saved_one(name, dtype, tmp_path):
     assert [part.spec for part in again.networks] == [part.spec for part in network.networks]
     save(again, tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "network.safetensors").read_bytes()
+
+
+def test_the_networks_of_a_weighted_sum_get_all_arguments_of_a_batch():
+    network = WeightedSum([nn.Bilinear(2, 3, 4) for _ in range(2)], [1.0, -0.5])
+    one, other = torch.randn(5, 2), torch.randn(5, 3)
+    first, second = network.networks
+    torch.testing.assert_close(network(one, input2=other), first(one, other) - 0.5 * second(one, other))
 
 
 def test_each_network_of_a_weighted_sum_keeps_its_running_statistics(tmp_path):

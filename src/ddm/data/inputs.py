@@ -160,11 +160,17 @@ def _join_padded(parts: Sequence[Tensor]) -> Tensor:
 
 
 def call(network: nn.Module, x: X) -> Any:
-    """Whatever the network returns for a batch: dicts become keyword arguments, tuples and lists arguments."""
+    """Whatever the network returns for a batch."""
+    args, kwargs = arguments(x)
+    return network(*args, **kwargs)
+
+
+def arguments(x: X) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """How a network gets a batch: dicts become keyword arguments, tuples and lists arguments."""
     tree = unwrap(x)
     if isinstance(tree, Mapping):
-        return network(**tree)
-    return network(*tree) if isinstance(tree, (tuple, list)) else network(tree)
+        return (), tree
+    return (tree if isinstance(tree, (tuple, list)) else (tree,)), {}
 
 
 def skeleton(x: Inputs) -> Any:

@@ -5,18 +5,22 @@ from ddm.networks.base import Network
 from ddm.networks.convnet import ConvNet
 from ddm.networks.features import penultimate
 from ddm.networks.initialise import initialise
+from ddm.networks.mlp import MLP
 from ddm.networks.registry import NETWORKS, build, from_spec, learning_rate, names, outline
 from ddm.networks.resnet18ap import ResNet18AP
 from ddm.networks.simplevit import SimpleViT
 from ddm.networks.storage import load, save
+from ddm.networks.text_transformer import TextTransformer
 
 __all__ = [
+    "MLP",
     "NETWORKS",
     "AlexNet",
     "ConvNet",
     "Network",
     "ResNet18AP",
     "SimpleViT",
+    "TextTransformer",
     "build",
     "from_spec",
     "initialise",

@@ -40,7 +40,7 @@ class AlexNet(Network):
             (wide, 3, "none"),
             (wide, 3, "max"),
         )
-        channels, size = self.shape[0], self.shape[1:]
+        channels, size = self.shape[0], (self.shape[1], self.shape[2])
         layers: list[nn.Module] = []
         with self.building():
             for out, kernel, pooling in stages:

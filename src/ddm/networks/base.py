@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from ddm.errors import InputError
 from ddm.networks.initialise import initialise
-from ddm.networks.options import check_image_shape, check_integer
+from ddm.networks.options import check_integer, check_shape
 
 
 class Network(nn.Module, ABC):
-    """Maps inputs (b, C, H, W) to logits (b, classes): `classifier(features(x))`.
+    """Maps inputs (b, *shape) to logits (b, classes): `classifier(features(x))`.
 
     `spec` is plain JSON. It holds the name, all options and the seed of the initial weights, so
     `from_spec(network.spec)` builds the same network with the same initial weights.
@@ -25,12 +25,15 @@ class Network(nn.Module, ABC):
     learning_rate = 0.1
     """The learning rate that training uses if the recipe has none."""
 
+    inputs = "images"
+    """What the network takes: images of shape (C, H, W), tables of shape (F,), or token ids of shape (T,)."""
+
     spec: dict[str, Any]
     classifier: nn.Linear
 
     def __init__(self, name: str, shape: Sequence[int], classes: int, *, init: str, seed: int, **options: Any) -> None:
         super().__init__()
-        self.shape = check_image_shape(shape)
+        self.shape = self.check_shape(shape)
         self.classes = check_integer("classes", classes)
         self.spec = {
             "name": name,
@@ -40,6 +43,11 @@ class Network(nn.Module, ABC):
             "init": init,
             "seed": check_integer("seed", seed, minimum=0, maximum=2**63 - 1),
         }
+
+    @classmethod
+    def check_shape(cls, shape: Any) -> tuple[int, ...]:
+        """Return the shape of one input as a tuple, or refuse it if this network takes other inputs."""
+        return check_shape(cls.__name__, cls.inputs, shape)
 
     @contextmanager
     def building(self) -> Iterator[None]:
@@ -53,16 +61,16 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def embed(self, x: Tensor) -> Tensor:
-        """Features (b, F) of inputs (b, C, H, W)."""
+        """Features (b, F) of inputs (b, *shape)."""
 
     def features(self, x: Tensor) -> Tensor:
-        """Penultimate features (b, F) of inputs (b, C, H, W)."""
-        if x.ndim != 4 or x.shape[1:] != self.shape:
+        """Penultimate features (b, F) of inputs (b, *shape)."""
+        if x.ndim != 1 + len(self.shape) or x.shape[1:] != self.shape:
             expected = ", ".join(str(size) for size in self.shape)
             raise InputError(f"give this network inputs of shape (b, {expected}), not {tuple(x.shape)}.")
         return self.embed(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (b, classes) of inputs (b, C, H, W)."""
+        """Logits (b, classes) of inputs (b, *shape)."""
         logits: Tensor = self.classifier(self.features(x))
         return logits

@@ -38,7 +38,7 @@ class ConvNet(Network):
         if check_share("dropout", dropout):  # specs and printed layers of older networks lack it
             options["dropout"] = dropout
         super().__init__("convnet", shape, classes, init=init, seed=seed, **options)
-        channels, size = self.shape[0], self.shape[1:]
+        channels, size = self.shape[0], (self.shape[1], self.shape[2])
         blocks: list[nn.Module] = []
         with self.building():
             for _ in range(depth):

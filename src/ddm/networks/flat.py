@@ -74,7 +74,8 @@ class FlatNetwork:
 
     def apply(self, trained: Mapping[str, Tensor], fixed: Mapping[str, Tensor], x: X) -> Tensor:
         """Outputs ``(b, L)`` of inputs ``(b, ...)`` with the trained parameters given by name."""
-        x = x.to(next(iter(trained.values())).dtype)
+        if not isinstance(x, Tensor) or x.is_floating_point():
+            x = x.to(next(iter(trained.values())).dtype)
         tensors = {f"network.{name}": tensor for name, tensor in (*fixed.items(), *trained.items())}
         with math_attention:
             # Handling tied weights takes as long as a small network's forward pass, so torch does it only if needed.

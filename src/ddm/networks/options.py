@@ -6,6 +6,15 @@ from typing import Any
 
 from ddm.errors import InputError
 
+AXES = {"images": ("channels", "height", "width"), "tables": ("columns",), "token ids": ("length",)}
+"""Each kind of inputs, and what the numbers in the shape of one input mean."""
+
+_ADVICE = {
+    1: "use mlp for tables, or text-transformer for token ids",
+    3: "use convnet or another network for images",
+}
+"""What to do, by the number of axes of an input that a network does not take."""
+
 
 def check_integer(name: str, value: Any, minimum: int = 1, maximum: int = 2**20) -> int:
     """Return `value` as an int, or refuse it if it is no integer from `minimum` to `maximum`."""
@@ -34,9 +43,11 @@ def check_choice(name: str, value: Any, known: Collection[str]) -> str:
     return value
 
 
-def check_image_shape(shape: Any) -> tuple[int, int, int]:
-    """Return `shape` as (C, H, W), or refuse it if it is not three integers of at least 1."""
-    if not isinstance(shape, Sequence) or isinstance(shape, str) or len(shape) != 3:
-        raise InputError(f"give the shape of one input as (channels, height, width), not {shape!r}.")
-    channels, height, width = (check_integer(f"each number of the shape {tuple(shape)}", size) for size in shape)
-    return channels, height, width
+def check_shape(network: str, inputs: str, shape: Any) -> tuple[int, ...]:
+    """Return the shape of one input as a tuple, or refuse it if `network` takes `inputs` of another shape."""
+    sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else None
+    if sizes is None or len(sizes) != len(AXES[inputs]):
+        advice = _ADVICE.get(len(sizes or ()), "give the shape of one input")
+        axes = ", ".join(AXES[inputs]) + "," * (len(AXES[inputs]) == 1)
+        raise InputError(f"{network} takes {inputs} of shape ({axes}), not {shape!r}: {advice}.")
+    return tuple(check_integer(f"each number of the shape {sizes}", size) for size in sizes)

@@ -12,15 +12,19 @@ from ddm.errors import InputError
 from ddm.networks.alexnet import AlexNet
 from ddm.networks.base import Network
 from ddm.networks.convnet import ConvNet
+from ddm.networks.mlp import MLP
 from ddm.networks.options import check_choice
 from ddm.networks.resnet18ap import ResNet18AP
 from ddm.networks.simplevit import SimpleViT
+from ddm.networks.text_transformer import TextTransformer
 
 NETWORKS: dict[str, type[Network]] = {
     "convnet": ConvNet,
     "alexnet": AlexNet,
     "resnet18ap": ResNet18AP,
     "simplevit": SimpleViT,
+    "mlp": MLP,
+    "text-transformer": TextTransformer,
 }
 
 
@@ -36,12 +40,15 @@ def learning_rate(network: nn.Module | str) -> float:
 
 
 def build(name: str, shape: Sequence[int], classes: int, **options: Any) -> Network:
-    """Build the network `name` for inputs of `shape` (C, H, W). `options` are the keyword arguments of its class."""
+    """Build the network `name` for inputs of `shape`. `options` are the keyword arguments of its class."""
     network = NETWORKS[check_choice("network", name, NETWORKS)]
-    parameters = inspect.signature(network).parameters.values()
-    known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    known = {p.name: p for p in inspect.signature(network).parameters.values() if p.kind is p.KEYWORD_ONLY}
     for option in options:
         check_choice(f"options of {name}", option, known)
+    network.check_shape(shape)
+    for option, parameter in known.items():
+        if parameter.default is parameter.empty and option not in options:
+            raise InputError(f"{name} needs the option {option}: give it a value.")
     try:
         with torch.device("meta"):
             outlined = network(shape=shape, classes=classes, **options)

@@ -40,7 +40,7 @@ class ResNet18AP(Network):
     ) -> None:
         width, norm = check_integer("width", width), check_choice("norm", norm, NORMS)
         super().__init__("resnet18ap", shape, classes, init=init, seed=seed, width=width, norm=norm)
-        channels, size = width, self.shape[1:]
+        channels, size = width, (self.shape[1], self.shape[2])
         blocks = []
         with self.building():
             self.stem = nn.Sequential(_convolution(self.shape[0], width, norm, size), nn.ReLU())

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from ddm.errors import InputError
 from ddm.networks.base import Network
-from ddm.networks.options import check_image_shape, check_integer
+from ddm.networks.options import check_integer
+from ddm.networks.transformer import Block
 
 MAX_TOKENS = 64
 
@@ -41,7 +42,7 @@ class SimpleViT(Network):
         depth = check_integer("depth", depth, maximum=1000)
         if dim % 4 or dim % heads:
             raise InputError(f"give a dim that divides by 4 and by heads ({heads}), not {dim}.")
-        _, height, width = check_image_shape(shape)
+        _, height, width = self.check_shape(shape)
         patch = _smallest_patch(height, width) if patch is None else check_integer("patch", patch)
         options = {"dim": dim, "depth": depth, "heads": heads, "patch": patch}
         super().__init__("simplevit", shape, classes, init=init, seed=seed, **options)
@@ -59,43 +60,6 @@ class SimpleViT(Network):
         maps: Tensor = self.patches(self.pad(x))
         tokens: Tensor = self.norm(self.blocks(maps.flatten(2).transpose(1, 2) + self.positions))
         return tokens.mean(1)
-
-
-class Block(nn.Module):
-    """Attention and a two-layer perceptron, each with pre-norm and a residual connection, on tokens (b, t, dim)."""
-
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.attention = nn.Sequential(nn.LayerNorm(dim), Attention(dim, heads))
-        self.perceptron = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens (b, t, dim) from tokens (b, t, dim)."""
-        tokens = tokens + self.attention(tokens)
-        out: Tensor = tokens + self.perceptron(tokens)
-        return out
-
-
-class Attention(nn.Module):
-    """Softmax attention with `heads` heads on tokens (b, t, dim).
-
-    It does not use `scaled_dot_product_attention`, whose CPU kernel has no second derivative.
-    """
-
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.query_key_value = nn.Linear(dim, 3 * dim, bias=False)
-        self.out = nn.Linear(dim, dim, bias=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens (b, t, dim) from tokens (b, t, dim)."""
-        joint: Tensor = self.query_key_value(tokens)
-        split = joint.reshape(*joint.shape[:2], 3, self.heads, -1)
-        query, key, value = split.permute(2, 0, 3, 1, 4)  # each (b, heads, t, dim / heads)
-        weights = (query @ key.transpose(2, 3) * query.shape[-1] ** -0.5).softmax(-1)  # (b, heads, t, t)
-        out: Tensor = self.out((weights @ value).transpose(1, 2).flatten(2))
-        return out
 
 
 def sine_cosine(rows: int, columns: int, dim: int) -> Tensor:

@@ -1,6 +1,7 @@
 """A network whose outputs are a weighted sum of the outputs of networks of one architecture."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ class WeightedSum(nn.Module):
         self.register_buffer("weights", torch.as_tensor(weights, dtype=torch.float64))
         self.eval()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits ``(b, L)`` of inputs ``(b, ...)``."""
-        outputs = torch.stack([network(x) for network in self.networks])
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Logits ``(b, L)`` of the inputs that each network takes."""
+        outputs = torch.stack([network(*args, **kwargs) for network in self.networks])
         return torch.einsum("j,j...->...", self.weights.to(outputs), outputs)
