@@ -128,7 +128,8 @@ def _run_baseline(problem: Problem, method: str) -> Outcome:
 
 def _effects_of_scores(problem: Problem, scores: Scores) -> Effects:
     """Effects from scores: the log-odds rank groups as −loss does, and the effect of a union is the sum over groups."""
-    base = log_odds(problem.target.outputs(problem.test.batch()[0]), problem.test.labels).numpy()
+    task, outputs = problem.target.task, problem.target.outputs(problem.test.batch()[0])
+    base = (log_odds if task.has_classes else task.margin)(outputs, problem.test.labels).numpy()
     return Effects(
         shift=scores.shift,
         margin=-scores.loss,

@@ -19,6 +19,7 @@ from torch import nn
 from ddm import data as datasets
 from ddm import networks
 from ddm.baselines.protocol import ScoreRequest
+from ddm.bench import real_data
 from ddm.bench.outcome import Outcome
 from ddm.bench.setup import Setup, short_hash
 from ddm.bench.truths import StoredTruth
@@ -69,6 +70,8 @@ class Problem:
     def data(self) -> Data:
         """The dataset, with noise if the setup asks for it."""
         setup = self.setup
+        if real_data.is_known(setup.data):
+            return real_data.load(setup.data, setup.root)
         data = datasets.load(setup.data, setup.root, limit=setup.limit, size=setup.size)
         if not setup.noise:
             return data
@@ -125,6 +128,8 @@ class Problem:
     def loss(self) -> Loss:
         """The training loss."""
         smoothing = self.setup.smoothing
+        if not self.train.has_classes:
+            return torch.nn.functional.mse_loss
         return nn.CrossEntropyLoss(label_smoothing=smoothing) if smoothing else torch.nn.functional.cross_entropy
 
     @property
@@ -139,7 +144,7 @@ class Problem:
         with one_thread():
             target = train(self.network, self.train, self.setup.recipe, loss=self.loss, directory=folder)
         if self.stored is not None:
-            self.stored.check_target(target.outputs(self.effect_query.inputs()))
+            self.stored.check_target(target.outputs(self.effect_query.inputs()), target.task)
         return target
 
     def target_with_order(self, order: int) -> Target:
