@@ -33,7 +33,7 @@ def arnoldi(request: ScoreRequest, steps: int = _STEPS, rank: int = _RANK) -> Sc
             return 1.0
 
         method = ArnoldiInfluenceFunction(
-            FlatModel(target),
+            FlatModel(target, request.packing),
             data_loader(batches),
             "",
             keep_checkpoint,
