@@ -38,7 +38,7 @@ class Inputs:
     def named_leaves(self) -> dict[str, Tensor]:
         """Every tensor by its path in the nesting, such as ``input_ids`` or ``0.mask``."""
         pairs, _ = pytree.tree_flatten_with_path(self.tree)
-        return {".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path): leaf for path, leaf in pairs}
+        return {".".join(_word(key) for key in path): leaf for path, leaf in pairs}
 
     def __len__(self) -> int:
         return len(self.leaves[0])
@@ -84,6 +84,11 @@ class Inputs:
         return f"Inputs of {len(self):,} samples: {self.shapes}"
 
 
+def _word(key: Any) -> str:
+    """A step of a path: the key of a dict, or the position in a tuple."""
+    return str(getattr(key, "key", getattr(key, "idx", key)))
+
+
 def _devices(where: Sequence[Any]) -> Any:
     """The device among the arguments of ``to``; the CPU if there is none."""
     for each in where:
@@ -94,7 +99,7 @@ def _devices(where: Sequence[Any]) -> Any:
     return None
 
 
-pytree.register_pytree_node(Inputs, lambda one: ([one.tree], None), lambda children, _: Inputs(children[0]))
+pytree.register_pytree_node(Inputs, lambda one: ([one.tree], None), lambda children, _: Inputs(next(iter(children))))
 
 X = Tensor | Inputs
 """Inputs of a few samples: one tensor ``(b, ...)`` of floating-point numbers, or ``Inputs``."""
