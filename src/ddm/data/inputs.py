@@ -124,11 +124,12 @@ def wrap(tree: Any) -> X:
 def equal(one: X, other: X) -> bool:
     """True if two batches are the same, with the same types and on the same device."""
     if isinstance(one, Tensor) or isinstance(other, Tensor):
-        pairs = [(one, other)]
+        pairs: list[tuple[object, object]] = [(one, other)]
     else:
-        if pytree.tree_structure(one.tree) != pytree.tree_structure(other.tree):
+        known, found = one.named_leaves(), other.named_leaves()
+        if known.keys() != found.keys():
             return False
-        pairs = list(zip(one.leaves, other.leaves, strict=True))
+        pairs = [(leaf, found[name]) for name, leaf in known.items()]
     return all(
         isinstance(a, Tensor)
         and isinstance(b, Tensor)
@@ -190,7 +191,7 @@ def rebuild(form: Any, tensor: Callable[[str], Tensor]) -> Inputs:
         return Inputs(tensor(form))
     if isinstance(form, Mapping):
         return Inputs({str(key): rebuild(part, tensor).tree for key, part in form.items()})
-    if isinstance(form, list):
+    if isinstance(form, (list, tuple)):
         return Inputs(tuple(rebuild(part, tensor).tree for part in form))
     raise ValueError("the form of the inputs is damaged")
 

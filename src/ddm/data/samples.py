@@ -142,7 +142,7 @@ class Samples(Dataset[tuple[Any, Any]]):
                 raise
             raise InputError(
                 "the dataset must give (input, label) pairs with inputs of one shape, or dicts with labels, or else "
-                f"give a collate_fn that pads them (collate=…); reading it failed with: {error}"
+                f"give a collate_fn that pads them (collate=…); reading it failed with: {' '.join(str(error).split()).rstrip('.')}."
             ) from None
         if given is None:
             raise InputError("the samples have no labels: give (input, label) pairs, or dicts with labels.")
