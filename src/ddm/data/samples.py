@@ -140,9 +140,10 @@ class Samples(Dataset[tuple[Any, Any]]):
         except (TypeError, ValueError, RuntimeError, KeyError) as error:
             if isinstance(error, InputError):
                 raise
+            why = " ".join(str(error).split()).rstrip(".")
             raise InputError(
                 "the dataset must give (input, label) pairs with inputs of one shape, or dicts with labels, or else "
-                f"give a collate_fn that pads them (collate=…); reading it failed with: {' '.join(str(error).split()).rstrip('.')}."
+                f"give a collate_fn that pads them (collate=…); reading it failed with: {why}."
             ) from None
         if given is None:
             raise InputError("the samples have no labels: give (input, label) pairs, or dicts with labels.")
