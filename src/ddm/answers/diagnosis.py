@@ -34,6 +34,7 @@ from ddm.answers.objectives import OBJECTIVES, Measure, Objective, resolve
 from ddm.answers.question import Batch
 from ddm.counterfactual import designs
 from ddm.counterfactual.displaced import Models
+from ddm.data.inputs import X
 from ddm.data.losses import SampleLoss
 from ddm.data.samples import Samples
 from ddm.data.tasks import Task
@@ -265,7 +266,11 @@ def _find_intervals(models: Models, partition: Partition, batch: Batch) -> dict[
 
 
 def _measure(
-    models: Models, partition: Partition, batch: Batch, baseline: Tensor, pairs: Sequence[ConfusedPair]
+    models: Models,
+    partition: Partition,
+    batch: tuple[X, Tensor],
+    baseline: Tensor,
+    pairs: Sequence[ConfusedPair],
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Values with all groups ``(...)`` and effects of removing each group ``(K, ...)``, by the name of the measure."""
     x, labels = batch

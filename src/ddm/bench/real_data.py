@@ -53,7 +53,9 @@ def _find(file: str, root: str | None) -> Path:
     path = Path(root or "data")
     path = path / file if path.is_dir() else path
     if path.name != file or not path.is_file():
-        raise InputError(f"there is no {file} in '{root or 'data'}': make it with python bench/data/{Path(file).stem}.py.")
+        raise InputError(
+            f"there is no {file} in '{root or 'data'}': make it with python bench/data/{Path(file).stem}.py."
+        )
     return path
 
 
@@ -108,7 +110,9 @@ def _flights(path: Path, label: str) -> tuple[Samples, Samples, Samples]:
     categories = pd.get_dummies(table[list(_WORDS)].astype(str)).astype(float)
     x = np.hstack([_scaled(numbers.to_numpy()), missing.loc[:, missing.any()].to_numpy(), categories.to_numpy()])
     if label == "late":
-        return _cut(x.astype(np.float32), (table[label] == "yes").to_numpy().astype(int), ["no", "yes"], "classification")
+        return _cut(
+            x.astype(np.float32), (table[label] == "yes").to_numpy().astype(int), ["no", "yes"], "classification"
+        )
     delay = _scaled(table[[label]].to_numpy(float))[:, 0]
     return _cut(x.astype(np.float32), delay.astype(np.float32), ["minutes"], "regression")
 

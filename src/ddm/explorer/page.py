@@ -181,7 +181,7 @@ class Page:
     def _update_gallery(self, state: State) -> Updates:
         rows, count = gallery.page_rows(self.run, state), len(gallery.matching_rows(self.run, state.show))
         test, classes = self.run.data.test, self.run.classes
-        images = [(pictures.enlarge(test.raw[row]), f"{row}: {classes[int(test.labels[row])]}") for row in rows]
+        images = [(pictures.enlarge(test.pixels[row]), f"{row}: {classes[int(test.labels[row])]}") for row in rows]
         first = state.page * gallery.PAGE_SIZE
         span = f"{first + 1} to {first + len(rows)} of {count}" if count else "No test image matches this filter."
         return {self.on.gallery: images, self.on.position: f"<p class='ddm-small'>{span}</p>"}

@@ -121,7 +121,7 @@ def _members(run: ExploredRun, rows: np.ndarray, count: int) -> str:
 
 
 def _training(run: ExploredRun, row: int) -> str:
-    return _thumbnail(run.data.train.raw[row], f"training sample {row}")
+    return _thumbnail(run.data.train.pixels[row], f"training sample {row}")
 
 
 def _thumbnail(raw: Tensor, words: str) -> str:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ddm.answers import objectives
 from ddm.answers.objectives import Objective
+from ddm.data.inputs import tensor_of
 from ddm.explorer import upload
 from ddm.explorer.explored_run import ExploredRun
 from ddm.explorer.state import PER_CLASS, State
@@ -43,13 +44,13 @@ def pose_question(run: ExploredRun, state: State) -> Question:
         raw = upload.restore(state.picture, run.data.train)
         label = state.label or None
     else:
-        raw = run.data.test.raw[state.index]
+        raw = run.data.test.pixels[state.index]
         label = run.classes[int(run.data.test.labels[state.index])]
     x = run.data.train.normalise(raw[None])
     with run.lock:
         logits = run.datamodel.target.outputs(x).cpu()
     y = logits.argmax(1) if label is None else torch.tensor([run.classes.index(label)])
-    return Question(raw, x, y, label, logits)
+    return Question(raw, tensor_of(x), y, label, logits)
 
 
 def class_in_focus(run: ExploredRun, state: State, question: Question) -> str:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ddm.answers.objectives import Objective
+from ddm.data.inputs import X, join
 from ddm.errors import InputError
 from ddm.explorer.explored_run import ExploredRun, count_confusions
 from ddm.explorer.question import pose_question, resolve_objective
@@ -41,7 +42,7 @@ def compare_with_retraining(run: ExploredRun, state: State) -> Comparison:
     if not state.remove:
         raise InputError(NO_GROUP)
     question = pose_question(run, state)
-    exact = _retrain(run, state, torch.cat([question.x, run.data.test.batch(run.rows)[0]]))
+    exact = _retrain(run, state, join([question.x, run.data.test.batch(run.rows)[0]]))
     logits = torch.cat([question.logits, logits_without(run, state, question), exact[:, 0]])
     objective = resolve_objective(run, state, question)
     value, predicted = _measure(objective, logits[:2], question.logits, question.y)
@@ -60,7 +61,7 @@ def estimate_seconds(run: ExploredRun, state: State) -> float | None:
     return run.retraining_seconds * run.retraining().count_missing(_removed_rows(run, state))
 
 
-def _retrain(run: ExploredRun, state: State, x: Tensor) -> Tensor:
+def _retrain(run: ExploredRun, state: State, x: X) -> Tensor:
     """Logits ``(2, n, L)`` for inputs ``x (n, ...)`` of networks retrained without the removed groups, and with all."""
     removals = _removed_rows(run, state)
     if not run.retraining_lock.acquire(blocking=False):

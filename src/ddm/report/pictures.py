@@ -37,7 +37,7 @@ class Pictures:
         if not self.shown or not len(rows):
             return []
         low, high = self._stretch
-        raw = samples.raw[np.asarray(rows)].float()
+        raw = samples.pixels[np.asarray(rows)].float()
         return self._kept([_png(_smaller(image, side), low, high) for image in raw])
 
     def synthetic(self, images: Tensor, side: int = SIDE) -> list[str]:
@@ -79,8 +79,8 @@ def is_image(shape: tuple[int, ...]) -> bool:
 
 def _range(samples: Samples) -> tuple[float, float]:
     """The values of black and white."""
-    if samples.raw.is_floating_point():
-        return float(samples.raw.min()), float(samples.raw.max())
+    if samples.pixels.is_floating_point():
+        return float(samples.pixels.min()), float(samples.pixels.max())
     return 0.0, 255.0
 
 

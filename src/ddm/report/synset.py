@@ -24,7 +24,7 @@ def synset_section(subject: Subject) -> dict[str, Any]:
         "matching": settings.matching,
         "shared": synset.shared,
         "noise": noise,
-        "count": synset.images.shape[1],
+        "count": synset.count,
         "hidden": not subject.pictures.shown and subject.pictures.images and not (synset.shared and noise),
     }
     return facts | (_bank(subject, facts) if synset.shared else _pairs(subject))
@@ -33,7 +33,7 @@ def synset_section(subject: Subject) -> dict[str, Any]:
 def _bank(subject: Subject, facts: dict[str, Any]) -> dict[str, Any]:
     """Some images of the bank, and how each group's targets differ from the model's answers on them."""
     datamodel = subject.datamodel
-    images = datamodel.synset.images[0]
+    images = datamodel.synset.pictures[0]
     shown = [] if facts["hidden"] else subject.pictures.synthetic(images[:_BANK])
     return {"bank": shown, "strips": [_strip(subject, int(number)) for number in _strongest(subject, _STRIPS)]}
 
@@ -59,7 +59,7 @@ def _pairs(subject: Subject) -> dict[str, Any]:
     pairs = []
     for number in _strongest(subject, _GROUPS):
         real = subject.pictures.of(subject.data.train, subject.typical(int(number), 1))
-        made = subject.pictures.synthetic(synset.images[number][:1])
+        made = subject.pictures.synthetic(synset.pictures[number][:1])
         pairs.append({"name": synset.names[number], "real": real, "made": made, "target": _target(subject, number)})
     return {"pairs": pairs}
 

@@ -80,10 +80,10 @@ def build_splits(
 
 def _normalise(name: str, train: Samples, validation: Samples, test: Samples, total: int) -> Data:
     for samples in (validation, test):
-        if samples.shape != train.shape or samples.raw.dtype != train.raw.dtype:
+        if samples.shape != train.shape or samples.dtype != train.dtype:
             raise InputError(
-                f"{name} has training inputs of shape {train.shape} and type {train.raw.dtype} but validation or test "
-                f"inputs of {samples.shape} and {samples.raw.dtype}: make them alike."
+                f"{name} has training inputs of shape {train.shape} and type {train.dtype} but validation or test "
+                f"inputs of {samples.shape} and {samples.dtype}: make them alike."
             )
     mean, std = train.moments()
     train, validation, test = (samples.with_normalisation(mean, std) for samples in (train, validation, test))
