@@ -19,7 +19,7 @@ from torch import nn
 from ddm import data as datasets
 from ddm import networks
 from ddm.baselines.protocol import ScoreRequest
-from ddm.bench import real_data
+from ddm.bench import bert, real_data
 from ddm.bench.outcome import Outcome
 from ddm.bench.setup import Setup, short_hash
 from ddm.bench.truths import StoredTruth
@@ -77,6 +77,15 @@ class Problem:
             return data
         return replace(data, train=with_noise(data.train, self._noisy_rows, setup.noise, setup.seed))
 
+    @property
+    def test_score(self) -> float:
+        """The target's accuracy on the whole test split; of a regression R², at least 0."""
+        test = self.data.test
+        if test.has_classes:
+            return self.target.accuracy(test)
+        errors = self.target.outputs(test.batch()[0])[:, 0] - test.labels
+        return max(0.0, 1 - float(errors.square().mean() / test.labels.var(correction=0)))
+
     @cached_property
     def without_noise(self) -> Problem:
         """The same problem without noise."""
@@ -122,6 +131,8 @@ class Problem:
     def network(self) -> nn.Module:
         """A new network with the initial weights θ_0."""
         options = {"seed": self.setup.seed, **self.setup.options}
+        if self.setup.model == bert.NAME:
+            return bert.build(self.train.shape, len(self.data.classes), **options)
         return networks.build(self.setup.model, self.train.shape, len(self.data.classes), **options)
 
     @property

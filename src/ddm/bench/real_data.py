@@ -54,7 +54,8 @@ def _find(file: str, root: str | None) -> Path:
     path = path / file if path.is_dir() else path
     if path.name != file or not path.is_file():
         raise InputError(
-            f"there is no {file} in '{root or 'data'}': make it with python bench/data/{Path(file).stem}.py."
+            f"there is no {file} in '{root or 'data'}': make it with python bench/data/{Path(file).stem}.py, and name "
+            "its folder as --root."
         )
     return path
 

@@ -55,7 +55,7 @@ class Facts:
     data:     a hash of each split of the data
     target:   the fingerprint of the target
     tests:    m, the number of test samples
-    accuracy: the target's accuracy on the whole test split
+    accuracy: the target's accuracy on the whole test split; of a regression R²
     seconds:  seconds of one training on one thread
     versions: versions of the packages that retrained
     """
