@@ -169,3 +169,30 @@ def test_the_response_is_what_preconditioned_descent_does_on_a_quadratic(length,
     moved = (without - ends).flatten()
     assert float(nn.functional.cosine_similarity(predicted, moved, dim=0)) > 0.999
     assert float(predicted.norm() / moved.norm()) == pytest.approx(1.0, abs=0.03)
+
+
+class Words(nn.Module):
+    """The mean of word embeddings, then a classifier; words beyond the first five are never used."""
+
+    def __init__(self, words):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.embedding, self.classifier = nn.Embedding(words, 4), nn.Linear(4, 2)
+        for parameter in (self.classifier.weight, self.classifier.bias):
+            parameter.data.copy_(torch.randn(parameter.shape, generator=generator))
+        self.embedding.weight.data[:5] = torch.randn(5, 4, generator=generator)
+
+    def forward(self, ids):
+        return self.classifier(self.embedding(ids).mean(1))
+
+
+def test_words_that_no_text_has_do_not_change_the_weights_of_other_parameters():
+    generator = torch.Generator().manual_seed(2)
+    samples = ddm.Samples.from_batch(torch.randint(0, 5, (40, 6), generator=generator), torch.arange(40) % 2)
+    recipe = ddm.Recipe(epochs=2, lr=0.01, optimizer="adam", batch_size=8)
+    few, many = (ddm.train(Words(count), samples, recipe) for count in (5, 50))
+    expected, found = (
+        target.flat.unflatten(StepWeights(target, CHECKPOINTS, samples).total(target)) for target in (few, many)
+    )
+    torch.testing.assert_close(found["embedding.weight"][:5], expected["embedding.weight"])
+    torch.testing.assert_close(found["classifier.weight"], expected["classifier.weight"])

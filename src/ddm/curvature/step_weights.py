@@ -2,7 +2,7 @@
 
 Around checkpoint t the optimizer moves a parameter by W_t times its gradient,
 
-    W_t = Σ η / D_t,    D_t = √(mean D²) + its median over the parameters,
+    W_t = Σ η / D_t,    D_t = √(mean D²) + its median over the parameters that had a gradient,
 
 with the rates η and divisors D that the recorder saw (``ddm.training.optimizers``); D_t = 1 for SGD. The median keeps
 D_t away from 0 for parameters that hardly ever have a gradient: a division by their √v̂ alone would let them dominate.
@@ -100,9 +100,11 @@ class StepWeights:
         zeros = {name: torch.zeros(shape) for name, shape in target.flat.shapes.items()}
         moments = {name: moments.get(name, zero) for name, zero in zeros.items()}
         check_state(moments, target.flat.shapes, f"the second moments of checkpoint {t}")
-        roots = target.flat.vector(moments).to(target.theta.dtype)
-        roots = roots.clamp(min=0).sqrt() + self._expand(self._epsilon, target)
-        return roots + roots.median()
+        squares = target.flat.vector(moments).to(target.theta.dtype).clamp(min=0)
+        roots = squares.sqrt() + self._expand(self._epsilon, target)
+        # Most rows of an embedding may be unused: they say nothing of the others, and would make the median 0.
+        used = roots[squares > 0]
+        return roots + (used if len(used) else roots).median()
 
     def _expand(self, values: np.ndarray, target: Target) -> Tensor:
         """One value for each parameter ``(P,)`` from one for each tensor."""
