@@ -34,10 +34,12 @@ def group_classes(request: ScoreRequest) -> np.ndarray:
 
 
 def class_signs(request: ScoreRequest, labels: Tensor) -> np.ndarray:
-    """Signs ``(K, m)`` for labels ``(m,)``: +1 where the group has the sample's class, −1 elsewhere.
+    """Signs ``(K, m)`` for labels ``(m,)``: +1 where the group has the sample's class or there are none, −1 elsewhere.
 
     Removing data that resemble a sample raises its loss if they share its label, and lowers it if they do not.
     """
+    if not request.train.has_classes:
+        return np.ones((len(request.partition), len(labels)))
     return np.where(group_classes(request)[:, None] == labels.numpy()[None, :], 1.0, -1.0)
 
 
