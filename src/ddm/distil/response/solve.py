@@ -13,7 +13,8 @@ A group that keeps the weight w keeps the part w of its curvature. Along Δ_κ i
     u_κ = 1 − d_κᵀḡ_κ / Δ_κᵀḡ_κ,    d_κ = (Ḡ + cΛ)⁻¹ ḡ_κ.
 
 *Regression.* The slopes of a squared error have no bound, so early gradients can dwarf all later ones, although the
-rest of the training makes up for them. There the training is cut into S segments of equal length, each with its own pull:
+rest of the training makes up for them. There the training is cut into S segments of equal length, each with a pull of
+its own:
 
     (SΛ + Ḡ − Ḡ_κ) d_s = SΛ d_{s−1} + S (ḡ_κ,s − (n_κ/n) ḡ_s),    Δ_κ = d_S,
 
