@@ -39,7 +39,7 @@ from ddm.distil.response.solve import Responses
 from ddm.distil.synset import Synset
 from ddm.errors import InputError
 from ddm.groups.features import Features
-from ddm.groups.partition import Group, Partition, make_partition
+from ddm.groups.partition import Group, Partition, PartitionLike, make_partition
 from ddm.plots import html
 from ddm.training.target import Target
 from ddm.truth.audit import Audit, audit, trust_line
@@ -103,7 +103,7 @@ class DistilledDatamodel:
         samples: Samples | Dataset[Any],
         clusters: int = 10,
         *,
-        partition: str | Partition | Sequence[Any] | np.ndarray = "kmeans",
+        partition: PartitionLike = "kmeans",
         features: Features = None,
         collate: Collate | None = None,
         settings: Settings | None = None,
@@ -116,7 +116,8 @@ class DistilledDatamodel:
     ) -> DistilledDatamodel:
         """Split the training set into groups and distil the influence of each.
 
-        partition: kmeans (``clusters`` per class), class, sequence, a group label for each sample, or a ``Partition``
+        partition: kmeans (``clusters`` per class), class, sequence, a group for each sample (a word, number or date),
+                   a mapping of names to positions in the training set, which may overlap, or a ``Partition``
         features:  inputs of k-means; by default the target's penultimate layer
         collate:   makes a batch of samples, as ``DataLoader(collate_fn=…)`` takes it, for a dataset that needs one
         settings:  how to distil; ``changes`` replace single settings, e.g. ``ipc=2, matching="forward"``

@@ -36,11 +36,10 @@ class BlockStore:
         """Refuse a folder with blocks of another distillation. Label an empty one for this distillation."""
         if self.directory is None:
             return
-        groups = hashlib.sha256(repr(partition.names).encode() + partition.groups.tobytes()).hexdigest()
         identity = {
             "target": target.fingerprint(),
             "data": samples.fingerprint(),
-            "partition": groups,
+            "partition": _hash_of(partition),
             "settings": settings.to_dict(),
         }
         path = self.directory / "identity.json"
@@ -72,6 +71,14 @@ class BlockStore:
             return None
         synsets = [(level, _load(paths[level], count)) for level, count in levels.items()]
         return DistilledBlock(synsets, _load_responses(paths[_RESPONSES], block) if self.responses else None)
+
+
+def _hash_of(partition: Partition) -> str:
+    """Identifies the names of the groups and their samples."""
+    digest = hashlib.sha256(repr(partition.names).encode() + partition.groups.tobytes())
+    for rows in partition.listed or ():
+        digest.update(rows.tobytes() + b"/")
+    return digest.hexdigest()
 
 
 def _path(directory: Path, number: int, level: str) -> Path:

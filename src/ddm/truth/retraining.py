@@ -110,9 +110,9 @@ class Retraining:
             rows, order = np.array(facts.get("rows", []), dtype=np.int64), facts.get("order", 0)
             if path != self._path(rows, order) or not len(rows):  # of another training, or of an older version
                 continue
-            counts = np.bincount(partition.groups[rows], minlength=len(partition))
-            if ((counts == 0) | (counts == partition.sizes)).all():
-                found.append((counts > 0, order))
+            removed = partition.removal_of(rows)
+            if removed is not None:
+                found.append((removed, order))
         return found
 
     def states(self, removals: Sequence[np.ndarray], order: int = 0) -> Iterator[State]:
@@ -196,8 +196,8 @@ def open_retraining(
 
 
 def group_rows(partition: Partition, removed: np.ndarray) -> list[np.ndarray]:
-    """Positions of the training samples that each perturbation ``removed (M, K)`` removes."""
-    return [np.flatnonzero(row[partition.groups]) for row in removed]
+    """Positions of the training samples that each perturbation ``removed (M, K)`` removes, each once."""
+    return [partition.rows_without(row) for row in removed]
 
 
 @dataclass(frozen=True)
