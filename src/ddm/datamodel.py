@@ -40,6 +40,7 @@ from ddm.distil.synset import Synset
 from ddm.errors import InputError
 from ddm.groups.features import Features
 from ddm.groups.partition import Group, Partition, PartitionLike, make_partition
+from ddm.networks.factory import Factory, FactoryLike, checked_factory
 from ddm.plots import html
 from ddm.training.target import Target
 from ddm.truth.audit import Audit, audit, trust_line
@@ -69,6 +70,7 @@ class DistilledDatamodel:
     find:         loads the training set when it is first needed, for a run that names its data
     responses:    the kept responses, from which answers come; None if answers come from the synset
     evidence:     the retrained networks that correct the answers; None before ``refine`` or ``audit``
+    factory:      names the code that builds a network of the user's own; None if saved runs do not name it
     """
 
     def __init__(
@@ -86,11 +88,12 @@ class DistilledDatamodel:
         find: Callable[[], Samples] | None = None,
         responses: KeptResponses | None = None,
         evidence: Evidence | None = None,
+        factory: Factory | None = None,
     ) -> None:
         self.distilled = Distilled(synset, class_synset, responses)
         self.distilled.check_made_for(target.origin(data))
         self.target, self.partition, self.settings, self.data = target, partition, settings, data
-        self.config, self.audited = config, audited
+        self.config, self.audited, self.factory = config, audited, factory
         self.training_set = TrainingSet(data, samples, described, find, (config or {}).get("data") or "", target.task)
         self._unrefined = answering_models(target, partition, self.distilled)
         self._use(evidence)
@@ -468,13 +471,18 @@ class DistilledDatamodel:
         """The training set, if it is loaded."""
         return self.training_set.samples
 
-    def save(self, path: Path | str) -> None:
+    def save(self, path: Path | str, factory: FactoryLike | None = None) -> None:
         """Write a run directory that ``ddm.load`` and the command line read.
 
-        path: a new or empty folder, or a run of the same data and network, which is replaced
+        path:    a new or empty folder, or a run of the same data and network, which is replaced
+        factory: what builds a network of your own: ``"package.module:make"``, or that with keyword arguments,
+                 ``("package.module:Net", {"width": 8})``. The run stores the name, and whoever opens the run gives it
+                 again: ``ddm.load(path, factory="package.module:make")`` or ``--factory package.module:make``
         """
         from ddm.runs import store
 
+        if factory is not None:
+            self.factory = checked_factory(factory, self.target.network)
         store.save(self, output_path(path))
 
     def _level(self, level: str, general: bool = False) -> tuple[Models, Partition]:

@@ -41,7 +41,7 @@ def by_date(values: Any, period: str = "month") -> np.ndarray:
     """
     if period not in _PERIODS:
         raise InputError(f"there is no period '{period}': use one of {', '.join(_PERIODS)}.")
-    dates = _parsed(values).to_series(index=range(len(values)))
+    dates = _parsed(values).to_series().reset_index(drop=True)
     if period == "quarter":
         names = dates.dt.year.astype("Int64").astype(str) + "-Q" + dates.dt.quarter.astype("Int64").astype(str)
     elif period == "week":

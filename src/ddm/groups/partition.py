@@ -104,7 +104,8 @@ class Partition:
         inside = np.array([bool(gone[self.rows(k)].all()) for k in range(len(self))])
         same = inside & (self.sizes == gone.sum())
         if same.any():  # one group, even if others lie within it
-            return np.arange(len(self)) == same.argmax()
+            one: np.ndarray = np.arange(len(self)) == same.argmax()
+            return one
         exact = len(self.rows_without(inside)) == gone.sum() and bool(self.are_disjoint(inside[None])[0])
         return inside if exact else None
 
