@@ -35,6 +35,7 @@ from ddm.distil import Distilled, Settings, changed, distil, distil_kept
 from ddm.distil import private as private_settings
 from ddm.distil.checks import check, refuse_or_warn
 from ddm.distil.kept import KeptResponses
+from ddm.distil.plan import settings_within
 from ddm.distil.response.solve import Responses
 from ddm.distil.synset import Synset
 from ddm.errors import InputError
@@ -111,6 +112,8 @@ class DistilledDatamodel:
         collate: Collate | None = None,
         settings: Settings | None = None,
         private: bool = False,
+        parameters: str | Sequence[str] | None = None,
+        budget: str | float | None = None,
         directory: Path | str | None = None,
         engine: Engine = None,
         config: dict[str, Any] | None = None,
@@ -125,6 +128,11 @@ class DistilledDatamodel:
         collate:   makes a batch of samples, as ``DataLoader(collate_fn=…)`` takes it, for a dataset that needs one
         settings:  how to distil; ``changes`` replace single settings, e.g. ``ipc=2, matching="forward"``
         private:   start from noise and clip the gradient of each sample, so that a synset reveals less about it
+        parameters: what the datamodel moves: ``head`` for the last linear layer alone, or names of parameters or
+                   patterns such as ``layer4.*`` (default: all that were trained). Cheap for large networks, and right
+                   as far as the other layers do not depend on the group; retraining trains all layers as before
+        budget:    maximum time, such as ``"10 min"`` or seconds. The fit leaves out the synset, then uses fewer
+                   checkpoints, samples per group and curvature rows, until its plan fits, and says what it chose
         directory: where finished parts are saved, so that a killed fit resumes
         engine:    where independent tasks run: serial, processes, dask://HOST:PORT, ray or ray://HOST:PORT. The result
                    is the same bit for bit (default: this process for little work, else processes)
@@ -135,7 +143,10 @@ class DistilledDatamodel:
         end_stage = on_stage or (lambda stage: None)
         settings = changed(settings or Settings(), changes)
         settings = private_settings(settings) if private else settings
+        target = target if parameters is None else target.displacing(parameters, samples.batch([0])[0])
         refuse_or_warn(check(target, samples, partition, settings))
+        if budget is not None:
+            settings = settings_within(budget, target, samples, clusters, partition, features, settings, engine)
         groups = make_partition(target, samples, partition, clusters, features, settings.seed)
         end_stage("partition")
         parts = Path(directory) if directory is not None else None

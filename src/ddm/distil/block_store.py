@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from ddm.compute.files import read_json_object, write_json
@@ -37,7 +38,7 @@ class BlockStore:
         if self.directory is None:
             return
         identity = {
-            "target": target.fingerprint(),
+            "target": " ".join([target.fingerprint(), *_displaced(target)]),
             "data": samples.fingerprint(),
             "partition": _hash_of(partition),
             "settings": settings.to_dict(),
@@ -71,6 +72,11 @@ class BlockStore:
             return None
         synsets = [(level, _load(paths[level], count)) for level, count in levels.items()]
         return DistilledBlock(synsets, _load_responses(paths[_RESPONSES], block) if self.responses else None)
+
+
+def _displaced(target: Target) -> Sequence[str]:
+    """Names of the displaced parameters, unless these are all that the training changed."""
+    return () if len(target.flat.shapes) == len(target.trained) else list(target.flat.shapes)
 
 
 def _hash_of(partition: Partition) -> str:

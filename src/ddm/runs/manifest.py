@@ -56,6 +56,7 @@ def describe(datamodel: DistilledDatamodel) -> dict[str, Any]:
         "checkpoints": len(target.trajectory),
         **({"released": True} if target.trajectory.released else {}),
         "trained": list(target.flat.shapes),
+        **({} if len(target.trained) == len(target.flat.shapes) else {"retrained": list(target.trained)}),
         "dtype": str(target.theta.dtype).removeprefix("torch."),
         "spec": getattr(target.network, "spec", None),
         **({} if datamodel.factory is None else {"factory": datamodel.factory.to_json()}),
@@ -143,8 +144,9 @@ def check_parameters(run: Path, manifest: Mapping[str, Any], names: Collection[s
 
 def check_trained(run: Path, manifest: Mapping[str, Any], names: Collection[str]) -> None:
     """Refuse a manifest whose trained parameters are not among ``names``."""
-    trained = manifest["trained"]
-    if not (trained and are_unique_names(trained) and set(trained) <= set(names)):
+    trained, every = manifest["trained"], manifest.get("retrained", manifest["trained"])
+    named = trained and are_unique_names(trained) and are_unique_names(every)
+    if not (named and set(trained) <= set(every) <= set(names)):
         raise InputError(f"'{run / MANIFEST}' does not name the trained parameters: restore it or make the run again.")
 
 

@@ -50,7 +50,7 @@ def rebuild_network(manifest: Mapping[str, Any], network: nn.Module | None, run:
     parameters = dict(network.named_parameters())
     check_trained(run, manifest, parameters)
     for name, parameter in parameters.items():
-        parameter.requires_grad_(name in manifest["trained"])
+        parameter.requires_grad_(name in manifest.get("retrained", manifest["trained"]))
     return network
 
 

@@ -171,7 +171,15 @@ def _load(
     network, config = rebuild_network(manifest, network, run), read_config(run / CONFIG)
     names_data = isinstance(config, dict) and isinstance(config.get("data"), str)
     return DistilledDatamodel(
-        Target(network, parts.trajectory, loss or usual, parts.recipe, device, manifest["data"]),
+        Target(
+            network,
+            parts.trajectory,
+            loss or usual,
+            parts.recipe,
+            device,
+            manifest["data"],
+            displaced=manifest["trained"] if "retrained" in manifest else None,
+        ),
         parts.partition,
         parts.distilled.synset,
         parts.distilled.class_synset,

@@ -172,8 +172,7 @@ class Retraining:
         if self.retrain is not None or target.recipe is None:
             assert self.retrain is not None
             return self.retrain
-        start = target.flat.module(*target.at(0))
-        return _Recipe(start, self.samples, target.recipe, target.task, str(target.device))
+        return _Recipe(target.start(), self.samples, target.recipe, target.task, str(target.device))
 
     def _path(self, rows: np.ndarray, order: int) -> Path:
         text = json.dumps([self._origin, order, np.sort(rows).tolist()])
@@ -257,7 +256,7 @@ def _origin(target: Target, samples: Samples, retrain: Retrain | None) -> list[s
     network = [
         architecture(target.network),
         str(target.network),
-        *target.flat.shapes,
+        *target.trained,
     ]
     return [*network, _loss_key(target.task), start, how, samples.fingerprint()]
 
