@@ -359,7 +359,8 @@ def test_small_groups_of_the_users_own_give_a_warning(own, digits):
     small, large = checks.check(own, digits.train, groups)
     assert "5 of 6 groups have fewer than 16 samples" in small.sentence
     assert "group '5' holds 83% of the samples" in large.sentence
-    assert not small.refused and not large.refused
+    assert not small.refused
+    assert not large.refused
 
 
 def test_groups_across_classes_and_groups_made_by_fit_give_no_finding(own, digits):

@@ -168,18 +168,17 @@ def settings_within(
     engine: Engine = None,
 ) -> Settings:
     """The most thorough settings whose plan stays within a budget of time. What is given up is said."""
-    limit, found, least = seconds_of(budget), settings, None
+    limit, takes = seconds_of(budget), 0.0
     for found in _cheaper(settings):
-        least = estimate(target, samples, clusters, partition, features, found, engine)
-        if least.total <= limit:
+        takes = estimate(target, samples, clusters, partition, features, found, engine).total
+        if takes <= limit:
             if found != settings:
-                takes = format_duration(least.total)
-                progress.note(f"To stay within {budget} (planned: {takes}), ddm uses {_said(found)}.")
+                planned = format_duration(takes)
+                progress.note(f"To stay within {budget} (planned: {planned}), ddm uses {_said(found)}.")
             return found
-    assert least is not None
     raise InputError(
-        f"even the cheapest fit of this target takes about {format_duration(least.total)}, more than the budget of "
-        f"{budget}: allow more, or give fewer groups or parameters='head'."
+        f"even the cheapest fit of this target takes about {format_duration(takes)}, more than the budget of {budget}: "
+        "allow more, or give fewer groups or parameters='head'."
     )
 
 
@@ -191,7 +190,7 @@ def _cheaper(settings: Settings) -> Iterator[Settings]:
         return
     settings = replace(settings, synset=False)
     yield settings
-    for share in (2, 4, 8, 16):
+    for share in (2, 4, 16):
         yield replace(
             settings,
             checkpoints=_at_most(settings.checkpoints, 16 // share, "checkpoints"),
