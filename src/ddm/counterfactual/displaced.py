@@ -21,7 +21,7 @@ from torch.func import vmap
 
 from ddm.compute.progress import bar
 from ddm.curvature.gradients import jacobian, together
-from ddm.data.inputs import X
+from ddm.data.inputs import X, parts
 from ddm.errors import InputError
 from ddm.networks.flat import FlatNetwork
 from ddm.networks.state import State
@@ -170,7 +170,7 @@ def _is_small(flat: FlatNetwork, x: X) -> bool:
 
 
 def _forward_one(flat: FlatNetwork, theta: Tensor, fixed: Mapping[str, Tensor], x: X) -> Tensor:
-    return torch.cat([flat(theta, fixed, part) for part in x.split(512)])
+    return torch.cat([flat(theta, fixed, part) for part in parts(x, 512)])
 
 
 def multiples(removed: Tensor, own: Tensor | None) -> Tensor:

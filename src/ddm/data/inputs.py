@@ -139,6 +139,20 @@ def equal(one: X, other: X) -> bool:
     )
 
 
+_AT_ONCE = 2**25
+"""Maximum bytes of inputs that a network processes at once. What its layers compute is many times as large."""
+
+
+def at_once(most: int, bytes_each: int) -> int:
+    """Samples of ``bytes_each`` that a network processes at once: ``most``, or fewer if they are large."""
+    return max(1, min(most, _AT_ONCE // max(1, bytes_each)))
+
+
+def parts(x: X, most: int) -> Sequence[X]:
+    """Parts of a batch that a network processes one after another."""
+    return x.split(at_once(most, x.nbytes // max(1, len(x))))
+
+
 def unwrap(x: X) -> Any:
     """The batch as users hold it."""
     return x.tree if isinstance(x, Inputs) else x

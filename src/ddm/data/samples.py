@@ -131,7 +131,7 @@ class Samples(Dataset[tuple[Any, Any]]):
             return dataset
         source, what = Source(dataset, collate), "the dataset"
         try:
-            if source.bytes() > memory * 2**30:
+            if source.bytes_each * len(source) > memory * 2**30:
                 reading, found = Reading.whole(source)
                 labels, classes = parse_labels(found, len(reading), classes, task_of(task), what)
                 none = torch.zeros(0)
@@ -254,6 +254,37 @@ class Samples(Dataset[tuple[Any, Any]]):
         """As ``batch``, for inputs that are one tensor; others are refused."""
         x, y = self.batch(index)
         return tensor_of(x), y
+
+    def batches(self, parts: Sequence[Tensor]) -> Iterator[tuple[X, Tensor]]:
+        """``batch`` of each of these lists of positions. A dataset that is read when needed is read ahead."""
+        if not isinstance(self.raw, Reading):
+            yield from (self.batch(part) for part in parts)
+            return
+        for part, x in zip(parts, self.raw.stream([part.numpy() for part in parts]), strict=True):
+            yield x.to(torch.float32), self.labels[part]
+
+    def in_memory(self) -> Samples:
+        """These samples with their inputs in memory, for work elsewhere that cannot read the dataset."""
+        if not isinstance(self.raw, Reading):
+            return self
+        x = self.batch()[0]
+        none = torch.zeros(x.shape[1] if isinstance(x, Tensor) else 0)
+        return replace(self, raw=x, mean=none, std=none + 1)
+
+    @property
+    def bytes_each(self) -> int:
+        """Bytes of an input as the network takes it."""
+        if isinstance(self.raw, Reading):
+            return self.raw.source.bytes_each
+        each = self.raw.nbytes // max(1, len(self))
+        return each * 4 if isinstance(self.raw, Tensor) and self.raw.dtype == torch.uint8 else each
+
+    @property
+    def are_images(self) -> bool:
+        """True if an input is a picture: one tensor of numbers, ``(C, H, W)`` or larger."""
+        if isinstance(self.raw, Reading):
+            return isinstance(x := self.raw[:1].read(), Tensor) and x.dim() > 3
+        return isinstance(self.raw, Tensor) and self.raw.dim() > 3
 
     def subsample(self, count: int, seed: int = 0) -> Samples:
         """At most ``count`` samples, drawn at random."""

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ddm.compute.backends import Backend
 from ddm.compute.progress import bar
-from ddm.data.inputs import X
+from ddm.data.inputs import X, at_once, parts
 from ddm.data.losses import Loss, SampleLoss
 from ddm.data.samples import Samples
 from ddm.data.tasks import Task, task_of
@@ -147,8 +147,8 @@ class Target:
     def outputs(self, x: X, batch_size: int = 512) -> Tensor:
         """Outputs ``(n, L)`` of the trained network for inputs ``(n, ...)``."""
         with torch.no_grad():
-            parts = [self.flat(self.theta, self.fixed, part.to(self.device)) for part in x.split(batch_size)]
-        return torch.cat(parts)
+            found = [self.flat(self.theta, self.fixed, part.to(self.device)) for part in parts(x, batch_size)]
+        return torch.cat(found)
 
     def as_trained(self, x: X, generator: torch.Generator) -> X:
         """Inputs ``(b, ...)`` as the training saw them: with the random augmentation of the recipe, if it has any."""
@@ -196,10 +196,9 @@ def accuracy_of(network: nn.Module, samples: Samples, task: Task | None = None, 
         raise InputError(f"{task.kind} has no accuracy: ask about its loss instead.")
     device = next(network.parameters()).device
     correct = 0
-    parts = torch.arange(len(samples)).split(batch_size)
-    with torch.no_grad(), bar("measuring accuracy", len(parts)) as advance:
-        for rows in parts:
-            x, y = samples.batch(rows)
+    rows = torch.arange(len(samples)).split(at_once(batch_size, samples.bytes_each))
+    with torch.no_grad(), bar("measuring accuracy", len(rows)) as advance:
+        for x, y in samples.batches(rows):
             advance(1)
             correct += int((task.outputs(network, x.to(device, dtype_of(network))).argmax(1).cpu() == y).sum())
     return correct / len(samples)

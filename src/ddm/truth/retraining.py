@@ -25,7 +25,7 @@ from ddm.compute import engine
 from ddm.compute.engine import Engine
 from ddm.compute.tensors import read_intact, read_metadata, read_tensors, write_tensors
 from ddm.curvature.gradients import loss_gradient
-from ddm.data.inputs import X
+from ddm.data.inputs import X, parts
 from ddm.data.samples import Samples
 from ddm.data.tasks import TASKS, Task
 from ddm.errors import InputError
@@ -165,7 +165,7 @@ class Retraining:
         state = {name: tensor.to(device) for name, tensor in state.items()}
         theta, fixed = flat.vector(state), flat.fixed(state)
         with torch.no_grad():
-            return torch.cat([flat(theta, fixed, part.to(device)) for part in x.split(512)]).cpu()
+            return torch.cat([flat(theta, fixed, part.to(device)) for part in parts(x, 512)]).cpu()
 
     def _trainer(self) -> Retrain:
         target = self.target
