@@ -38,7 +38,7 @@ from ddm.distil.kept import KeptResponses
 from ddm.distil.plan import settings_within
 from ddm.distil.response.solve import Responses
 from ddm.distil.synset import Synset
-from ddm.errors import InputError
+from ddm.errors import InputError, is_out_of_memory
 from ddm.groups.features import Features
 from ddm.groups.partition import Group, Partition, PartitionLike, make_partition
 from ddm.networks.factory import Factory, FactoryLike, checked_factory
@@ -511,7 +511,17 @@ class DistilledDatamodel:
         return Samples.from_dataset(dataset, task=self.target.task)
 
     def _batch(self, question: Question) -> Batch:
-        return batch_of(question, self.target.task, len(self.partition.classes))
+        x, labels = batch_of(question, self.target.task, len(self.partition.classes))
+        try:
+            self.target.outputs(x[:1])
+        except (RuntimeError, ValueError, TypeError) as error:
+            if isinstance(error, InputError) or is_out_of_memory(error):
+                raise
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"the network does not accept these inputs ({reason}): ask with inputs like those of the training."
+            ) from None
+        return x, labels
 
     def _repr_html_(self) -> str:
         sizes = self.partition.sizes

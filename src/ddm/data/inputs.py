@@ -182,7 +182,13 @@ def _join_padded(parts: Sequence[Tensor]) -> Tensor:
 def call(network: nn.Module, x: X) -> Any:
     """Whatever the network returns for a batch."""
     args, kwargs = arguments(x)
-    return network(*args, **kwargs)
+    try:
+        return network(*args, **kwargs)
+    except IndexError as error:
+        raise InputError(
+            f"the inputs hold an id that the network does not know ({error}): use the tokenizer that it was made "
+            "for, or build it with a larger vocabulary."
+        ) from None
 
 
 def arguments(x: X) -> tuple[Sequence[Any], Mapping[str, Any]]:

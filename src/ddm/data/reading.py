@@ -148,7 +148,7 @@ class Reading:
                     raise InputError("the dataset contains NaN or infinite values: clean or drop those samples first.")
                 digest.update(leaf.contiguous().numpy().data)
             # A copy in another place: small tensors between large ones keep the memory of these from being freed.
-            labels.append(np.array(y))
+            labels.append(np.array(y.numpy() if isinstance(y, Tensor) else y))
         together = np.concatenate(labels)
         found = together if together.dtype.kind in "USO" else torch.from_numpy(together)
         return cls(source, np.arange(len(source)), digest.hexdigest()), found

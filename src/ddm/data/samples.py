@@ -71,7 +71,10 @@ class Samples(Dataset[tuple[Any, Any]]):
         what: str = "the data",
     ) -> Samples:
         """Samples from arrays of numbers, not normalised yet (mean 0, std 1). Raises ``InputError`` on bad input."""
-        raw = torch.as_tensor(raw)
+        try:
+            raw = torch.as_tensor(raw)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(f"{what} holds inputs that are not numbers: encode words as numbers first.") from None
         if raw.is_complex():
             raise InputError(f"{what} holds complex numbers: give real ones.")
         if raw.dtype != torch.uint8:
@@ -129,6 +132,7 @@ class Samples(Dataset[tuple[Any, Any]]):
         """
         if isinstance(dataset, Samples):
             return dataset
+        _refuse_arrays(dataset)
         source, what = Source(dataset, collate), "the dataset"
         try:
             if source.bytes_each * len(source) > memory * 2**30:
@@ -475,6 +479,13 @@ def _parse_classes(
             f"{what} has labels from {low} to {high}; with {known} classes they must lie in 0 to {known - 1}."
         )
     return labels.to(torch.int64), tuple(classes if classes is not None else default_class_names(high, what))
+
+
+def _refuse_arrays(dataset: Any) -> None:
+    """Refuse arrays of inputs, or a pair of inputs and labels, where a dataset is needed."""
+    pair = isinstance(dataset, (tuple, list)) and len(dataset) == 2 and hasattr(dataset[0], "shape")
+    if pair or isinstance(dataset, (np.ndarray, Tensor)):
+        raise InputError("arrays are not a dataset: give ddm.Samples.from_arrays(inputs, labels).")
 
 
 def _warn_of_random_inputs(source: Source, raw: Tensor | Inputs | Reading) -> None:

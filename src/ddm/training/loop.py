@@ -179,6 +179,8 @@ class _Training:
         try:
             value = self.loss.weighted(self._outputs(x.to(dtype_of(self.network))), y, weights)
         except ValueError as error:
+            if isinstance(error, InputError):
+                raise
             reason = " ".join(str(error).split())
             raise InputError(f"a batch of {len(x)} does not work: choose another batch size ({reason}).") from None
         if not torch.isfinite(value):
@@ -283,7 +285,7 @@ def _epoch_seed(seed: int, epoch: int) -> int:
 def _check_fit(network: nn.Module, samples: Samples, task: Task, device: torch.device) -> None:
     """Refuse a network that does not accept the samples, or whose outputs do not fit their labels."""
     if not any(parameter.requires_grad for parameter in network.parameters()):
-        raise InputError("the network has no parameters to train.")
+        raise InputError("the network has no parameters to train: call requires_grad_(True) on those that it should.")
     check_two_classes(samples)
     x, y = samples.batch(np.arange(min(2, len(samples))))
     network.eval()
