@@ -32,6 +32,7 @@ PAGES = [
     DOCS / name
     for name in (
         "index.md",
+        "scaling.md",
         "guides/own-model-and-loop.md",
         "guides/own-groups.md",
         "guides/finding-bad-data.md",

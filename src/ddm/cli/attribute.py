@@ -11,6 +11,7 @@ from ddm.cli.options import (
     AsJson,
     DataName,
     Device,
+    FactoryName,
     Index,
     ObjectiveName,
     Root,
@@ -51,6 +52,7 @@ def attribute(
     ] = None,
     data: DataName = None,
     root: Root = None,
+    factory: FactoryName = None,
     seed: Seed = 0,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -63,7 +65,7 @@ def attribute(
 
     if plot is not None:
         plots.picture_kind(plot)
-    datamodel, question = open_question(run, data, root, device, split, index)
+    datamodel, question = open_question(run, data, root, factory, device, split, index)
     found = datamodel.attribute(
         question, objective, level=level, design=design, perturbations=perturbations, beta=beta, seed=seed, fast=fast
     )

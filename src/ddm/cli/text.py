@@ -22,8 +22,8 @@ from ddm.answers.intervals import NO_INTERVALS
 from ddm.answers.shares import Shares
 from ddm.answers.trace import Trace
 from ddm.compute.progress import format_duration
+from ddm.distil.plan import Estimate
 from ddm.plots import units
-from ddm.runs.plan import Estimate
 from ddm.runs.verify import OTHER, Verification
 from ddm.truth.audit import RUNS, Audit, trust_line
 from ddm.truth.figures import label_of, meaning_of
@@ -64,7 +64,7 @@ def describe_damping(damping: dict[str, float]) -> str:
 def describe_estimate(out: Console, estimate: Estimate) -> None:
     """Print the estimate of a fit."""
     stages = ", ".join(f"{stage} {format_duration(seconds)}" for stage, seconds in estimate.seconds.items())
-    out.print(f"This fit would take about {format_duration(sum(estimate.seconds.values()))}: {stages}.")
+    out.print(f"This fit would take about {format_duration(estimate.total)}: {stages}.")
     workers = f" (including {estimate.workers} workers)" if estimate.workers else ""
     out.print(
         f"It needs about {estimate.memory / 2**30:.1f} GiB of memory{workers} and "

@@ -12,6 +12,7 @@ from ddm.cli.options import (
     DataName,
     Device,
     EngineName,
+    FactoryName,
     Index,
     ObjectiveName,
     Root,
@@ -45,6 +46,7 @@ def trace(
     ] = None,
     data: DataName = None,
     root: Root = None,
+    factory: FactoryName = None,
     device: Device = "cpu",
     engine: EngineName = None,
     as_json: AsJson = False,
@@ -59,7 +61,7 @@ def trace(
     if plot is not None:
         plots.picture_kind(plot)
     Backend.parse(engine).check()
-    datamodel, question = open_question(run, data, root, device, split, index)
+    datamodel, question = open_question(run, data, root, factory, device, split, index)
     found = runs.trace(run, datamodel, question, objective, full=full, verify=verify, engine=engine)
     shown = samples or (10 if plot is not None else 0)
     shares = datamodel.shares(question, found.group, objective) if shown else None

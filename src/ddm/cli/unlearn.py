@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ddm.cli.options import AsJson, DataName, Device, Root, Run, audited_part, output_path, print_json
+from ddm.cli.options import AsJson, DataName, Device, FactoryName, Root, Run, audited_part, output_path, print_json
 
 
 def unlearn(
@@ -20,18 +20,20 @@ def unlearn(
     ),
     data: DataName = None,
     root: Root = None,
+    factory: FactoryName = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Write the model as it would be without some groups, as a file for ddm.networks.load."""
+    """Write the model as it would be without some groups, as a file for ddm.networks.load (or load_state_dict)."""
     from ddm import networks
     from ddm.compute.terminal import console
     from ddm.runs import run as runs
     from ddm.training.target import accuracy_of
 
-    datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
+    datamodel, dataset = runs.open_run(run, name=data, root=root, factory=factory, device=device)
     network = datamodel.counterfactual(remove)
-    networks.save(network, out)
+    own = datamodel.factory is not None
+    (networks.save_weights if own else networks.save)(network, out)
     facts: dict[str, Any] = {
         "removed": [datamodel.partition.names[datamodel.partition.index(group)] for group in remove],
         "model": str(out),
@@ -52,5 +54,6 @@ def unlearn(
     for split, value in facts["accuracy"].items():
         change = 100 * (value["after"] - value["before"])
         say(f"  {split} accuracy {value['before']:.1%} → {value['after']:.1%} ({change:+.1f} points)")
-    say(f"Model: {out} (load it with ddm.networks.load).")
+    how = "its weights: load_state_dict(safetensors.torch.load_file(…))" if own else "load it with ddm.networks.load"
+    say(f"Model: {out} ({how}).")
     say(datamodel.trust)

@@ -149,8 +149,9 @@ class _Training:
         self.network.train()
         with torch.random.fork_rng():  # dropout draws from the global generator
             torch.manual_seed(seed)
-            for rows in order.split(self.recipe.batch_size):
-                self._descend(rows, generator)
+            parts = order.split(self.recipe.batch_size)
+            for rows, (x, y) in zip(parts, self.samples.batches(parts), strict=True):
+                self._descend(x, y, rows, generator)
                 advance(1)
         self.epoch += 1
         if self.recipe.checkpoint_every is None or (
@@ -160,9 +161,8 @@ class _Training:
         if self.progress_file is not None:
             self._save_progress(self.progress_file)
 
-    def _descend(self, rows: Tensor, generator: torch.Generator) -> None:
-        """Train on one batch. A batch without included samples counts as a step but changes nothing."""
-        x, y = self.samples.batch(rows)
+    def _descend(self, x: X, y: Tensor, rows: Tensor, generator: torch.Generator) -> None:
+        """Train on the batch of the samples at ``rows``. Without included samples, nothing changes."""
         x = augmentation.augment(x, self.recipe.augment, generator)
         included = self.included[rows]  # selected last, so that augmentation does not depend on ``without``
         lr = self.recipe.lr_at(self.step, self.total)
@@ -179,6 +179,8 @@ class _Training:
         try:
             value = self.loss.weighted(self._outputs(x.to(dtype_of(self.network))), y, weights)
         except ValueError as error:
+            if isinstance(error, InputError):
+                raise
             reason = " ".join(str(error).split())
             raise InputError(f"a batch of {len(x)} does not work: choose another batch size ({reason}).") from None
         if not torch.isfinite(value):
@@ -283,7 +285,7 @@ def _epoch_seed(seed: int, epoch: int) -> int:
 def _check_fit(network: nn.Module, samples: Samples, task: Task, device: torch.device) -> None:
     """Refuse a network that does not accept the samples, or whose outputs do not fit their labels."""
     if not any(parameter.requires_grad for parameter in network.parameters()):
-        raise InputError("the network has no parameters to train.")
+        raise InputError("the network has no parameters to train: call requires_grad_(True) on those that it should.")
     check_two_classes(samples)
     x, y = samples.batch(np.arange(min(2, len(samples))))
     network.eval()
