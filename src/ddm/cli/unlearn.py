@@ -25,10 +25,10 @@ def unlearn(
 ) -> None:
     """Write the model as it would be without some groups, as a file for ddm.networks.load."""
     from ddm import networks
-    from ddm.compute.terminal import console
-    from ddm.runs import run as runs
     from ddm.answers.scores import score
     from ddm.cli.text import score_change
+    from ddm.compute.terminal import console
+    from ddm.runs import run as runs
 
     datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
     network = datamodel.counterfactual(remove)

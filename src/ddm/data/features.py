@@ -90,8 +90,8 @@ def usable(frame: pd.DataFrame, what: str) -> pd.DataFrame:
         shown = sorted(missing, key=lambda name: -missing[name])
         parts = _listed([f"{name} {max(missing[name], 0.001):.1%}" for name in shown])
         progress.note(
-            f"{what}: {len(missing)} column{'s have' if len(missing) > 1 else ' has'} missing values ({parts}). Missing "
-            "numbers become the median of the training rows, missing words a value of their own."
+            f"{what}: {len(missing)} column{'s have' if len(missing) > 1 else ' has'} missing values ({parts}). "
+            "Missing numbers become the median of the training rows, missing words a value of their own."
         )
     return left
 

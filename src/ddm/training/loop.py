@@ -104,7 +104,9 @@ def build_network(name: str, samples: Samples, task: Task, options: Mapping[str,
     given, needed = dict(options or {}), samples.options.get("vocabulary")
     vocabulary = given.get("vocabulary", needed)
     if needed is not None and isinstance(vocabulary, int) and vocabulary < needed:
-        raise InputError(f"the texts have {needed:,} token ids, more than vocabulary={vocabulary}: leave out the option.")
+        raise InputError(
+            f"the texts have {needed:,} token ids, more than vocabulary={vocabulary}: leave out the option."
+        )
     brought = networks.accepted(name, samples.options)
     return networks.build(name, samples.shape, task.width(len(samples.classes)), **{**brought, **given})
 
