@@ -208,6 +208,7 @@ def test_words_of_a_single_text_are_unknown_and_an_empty_text_has_one_token():
     assert len(words.ids(["two " * 50], 10)[0]) == 10
 
 
+@pytest.mark.slow
 def test_a_tokenizer_of_a_local_folder_is_used(texts, written, tmp_path):
     tokenizers, transformers = pytest.importorskip("tokenizers"), pytest.importorskip("transformers")
     vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "sea", "hill", "fire", "is"])}
@@ -226,6 +227,7 @@ def test_a_tokenizer_of_a_local_folder_is_used(texts, written, tmp_path):
     assert set(ids[:, 0].tolist()) == {vocabulary["[CLS]"]}
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_is_not_there_is_refused_without_a_network(texts, written, refused):
     with refused("tokenizer", "nobody/nothing", "local folder"):
         load(written(texts), "topic", text="text", tokenizer="nobody/nothing")
