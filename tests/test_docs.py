@@ -35,6 +35,8 @@ PAGES = [
         "scaling.md",
         "guides/own-model-and-loop.md",
         "guides/own-groups.md",
+        "guides/tables.md",
+        "guides/texts.md",
         "guides/finding-bad-data.md",
         "guides/unlearning.md",
         "guides/reading-an-audit.md",

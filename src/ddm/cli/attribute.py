@@ -60,6 +60,7 @@ def attribute(
     """Show how removing each group changes a behaviour on a sample, a batch or a split."""
     from ddm import plots
     from ddm.answers.intervals import NO_INTERVALS
+    from ddm.cli.subject import describe_samples
     from ddm.cli.text import describe_effects
     from ddm.compute.terminal import console
 
@@ -78,6 +79,7 @@ def attribute(
     if as_json:
         print_json(found.to_dict() | audited_part(datamodel))
     else:
+        describe_samples(console(), datamodel, question, split, index)
         describe_effects(console(), found, top)
         if level == "cluster" and design == "leave-one-out" and not found.has_intervals:
             console().print(NO_INTERVALS)

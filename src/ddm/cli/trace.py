@@ -53,6 +53,7 @@ def trace(
 ) -> None:
     """Find the class, then the cluster, then the samples most responsible for a behaviour."""
     from ddm import plots
+    from ddm.cli.subject import describe_samples
     from ddm.cli.text import describe_trace, shares_table
     from ddm.compute.backends import Backend
     from ddm.compute.terminal import console
@@ -70,7 +71,8 @@ def trace(
     if as_json:
         print_json(found.to_dict() | ({"shares": shares.to_dict()} if shares else {}) | audited_part(datamodel))
         return
+    describe_samples(console(), datamodel, question, split, index)
     describe_trace(console(), found)
     if shares is not None:
-        console().print(shares_table(shares, shown))
+        console().print(shares_table(shares, shown, datamodel.samples))
     console().print(datamodel.trust)
