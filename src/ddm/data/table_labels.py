@@ -97,7 +97,8 @@ def _classes(column: pd.Series[Any], columns: Columns, what: str) -> Labelled:
         )
     if different < 2:
         raise InputError(f"the label '{name}' of {what} is the same in every row: give data with two classes or more.")
-    values, labels = np.unique(column.to_numpy() if numbers else as_words(column).astype(str), return_inverse=True)
+    given = column.to_numpy() if numbers else np.array([" ".join(word.split()) for word in as_words(column)])
+    values, labels = np.unique(given, return_inverse=True)
     classes = [_name(value) for value in values.tolist()]
     counts = np.bincount(labels)
     if (rare := np.flatnonzero(counts == 1)).size:

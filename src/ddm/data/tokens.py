@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -89,7 +91,7 @@ class Pretrained:
 
 
 def _load(name: str) -> Any:
-    """The tokenizer of this name. Code that comes with it is not run; without a network only local files are read."""
+    """The tokenizer of this name, from this machine if it is there. Code that comes with it is not run."""
     try:
         import transformers
         from huggingface_hub import constants
@@ -98,9 +100,11 @@ def _load(name: str) -> Any:
             f"the tokenizer '{name}' needs the Hugging Face libraries: pip install 'distilled-datamodel[hub]', or "
             "leave out --tokenizer."
         ) from None
-    local = os.path.isdir(name) or bool(constants.HF_HUB_OFFLINE)
+    load = partial(transformers.AutoTokenizer.from_pretrained, name, trust_remote_code=False)
+    with contextlib.suppress(Exception):  # it is not on this machine
+        return load(local_files_only=True)
     try:
-        return transformers.AutoTokenizer.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+        return load(local_files_only=os.path.isdir(name) or bool(constants.HF_HUB_OFFLINE))
     except Exception as error:  # a missing file, a wrong name and a broken connection raise different types
         why = " ".join(str(error).split())[:200]
         raise InputError(

@@ -87,10 +87,10 @@ class Network(nn.Module, ABC):
 
 
 def check_scaling(scale: float, shift: float) -> dict[str, float]:
-    """The options `scale` and `shift` as far as they change anything; refused if they are no usable numbers."""
+    """The options `scale` and `shift` of a network; refused if they are no usable numbers."""
     for name, value in (("scale", scale), ("shift", shift)):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
             raise InputError(f"give {name} as a number, not {value!r}.")
     if scale <= 0:
         raise InputError(f"give scale as a number above 0, not {scale!r}.")
-    return {name: float(value) for name, value, usual in (("scale", scale, 1), ("shift", shift, 0)) if value != usual}
+    return {"scale": float(scale), "shift": float(shift)}

@@ -158,7 +158,7 @@ def _published(frames: Mapping[str, pd.DataFrame], columns: Columns, path: str) 
 
 
 def _check(frame: pd.DataFrame, columns: Columns, what: str) -> None:
-    names = [str(name) for name in frame.columns]
+    names = [" ".join(str(name).split()) for name in frame.columns]
     for name in columns.named:
         if name not in names:
             shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else "")
@@ -210,8 +210,8 @@ class _Table:
 
 
 def _word(value: Any) -> str:
-    """A value as a word; whole numbers that a missing value turned into floats lose their ``.0``."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    """A value as a word on one line; whole numbers that a missing value turned into floats lose their ``.0``."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else " ".join(str(value).split())
 
 
 @dataclass(frozen=True, eq=False)
