@@ -90,7 +90,7 @@ NUMBERS = ddm.Samples.from_arrays(X, X[:, 0], task="regression")
 TRAINING = {
     "an id out of the vocabulary": (
         lambda: ddm.train("text-transformer", texts(UNKNOWN), RECIPE, options=TEXT),
-        ["id that the network does not know", "vocabulary"],
+        ["token ids from", "vocabulary="],
     ),
     "a NaN column": (lambda: ddm.Samples.from_arrays(BROKEN, Y), ["NaN", "clean or drop"]),
     "a NaN in a dataset": (lambda: ddm.train(mlp(), Own(lambda i: (torch.tensor(BROKEN[i]), Y[i])), RECIPE), ["NaN"]),
