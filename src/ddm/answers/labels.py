@@ -52,6 +52,7 @@ class Suspect:
     label:       its label
     likely:      the class that the model without its group predicts
     probability: the probability that this model gives to the label
+    id:          the name of the sample, such as its path
     """
 
     row: int
@@ -59,6 +60,7 @@ class Suspect:
     label: str
     likely: str
     probability: float
+    id: str = ""
 
 
 @dataclass(frozen=True, eq=False)

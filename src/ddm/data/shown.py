@@ -1,0 +1,68 @@
+"""Samples in words: what people read where a sample cannot be shown as a picture.
+
+A sample with a view is a text or the row of a table. One without is described by its first numbers.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ddm.data.samples import Samples
+
+LONGEST = 240
+"""Maximum characters of a sample; longer ones are cut."""
+
+_NUMBERS = 6
+"""Numbers that stand for a sample without a view."""
+
+
+def is_image(samples: Samples) -> bool:
+    """True if samples are grey or colour images."""
+    shape = samples.shape
+    return samples.view is None and len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) > 1
+
+
+def describe(samples: Samples, row: int, longest: int = LONGEST) -> str:
+    """One sample as text: what its view says, or else its first numbers."""
+    text = _numbers(samples, row) if samples.view is None else samples.view.text(row)
+    text = " ".join(text.split())
+    return text if len(text) <= longest else f"{text[: longest - 1].rstrip()}…"
+
+
+def name(samples: Samples, row: int) -> str:
+    """The name of a sample for a sentence: its id, unless that is just a number."""
+    found = samples.id(row)
+    return f"sample {found}" if found.isdigit() else found
+
+
+def label_text(samples: Samples, row: int) -> str:
+    """The label of a sample: its class, its numbers, the labels that it has, or nothing for labels by position."""
+    label = samples.labels[row]
+    if samples.has_classes:
+        return samples.classes[int(label)]
+    if not label.is_floating_point():
+        return ""
+    return values_text(label.reshape(-1), samples.classes)
+
+
+def values_text(values: Tensor, names: tuple[str, ...]) -> str:
+    """Numbers ``(L,)`` in words: one alone, several with their names; of labels that are 0 or 1, those that are 1."""
+    if len(values) == 1:
+        return f"{float(values[0]):.4g}"
+    if bool(((values == 0) | (values == 1)).all()):
+        return ", ".join(one for one, value in zip(names, values.tolist(), strict=True) if value) or "none"
+    return ", ".join(f"{one} {value:.4g}" for one, value in zip(names, values.tolist(), strict=True))
+
+
+def _numbers(samples: Samples, row: int) -> str:
+    """The first numbers of each tensor of a sample."""
+    x = samples.batch([row])[0]
+    leaves = {"": x} if isinstance(x, Tensor) else x.named_leaves()
+    return "; ".join(f"{leaf_name} {_first(leaf[0])}".strip() for leaf_name, leaf in leaves.items())
+
+
+def _first(values: Tensor) -> str:
+    flat = values.flatten()
+    shown = ", ".join(f"{value:.3g}" for value in flat[:_NUMBERS].to(torch.float64).tolist())
+    return shown if len(flat) <= _NUMBERS else f"{shown}, … ({len(flat):,} numbers)"
