@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ddm.data.inputs import X
 from ddm.data.samples import Samples
 
 LONGEST = 240
@@ -25,7 +26,7 @@ def is_image(samples: Samples) -> bool:
 
 def describe(samples: Samples, row: int, longest: int = LONGEST) -> str:
     """One sample as text: what its view says, or else its first numbers."""
-    text = _numbers(samples, row) if samples.view is None else samples.view.text(row)
+    text = numbers(samples.batch([row])[0], 0) if samples.view is None else samples.view.text(row)
     text = " ".join(text.split())
     return text if len(text) <= longest else f"{text[: longest - 1].rstrip()}…"
 
@@ -55,11 +56,10 @@ def values_text(values: Tensor, names: tuple[str, ...]) -> str:
     return ", ".join(f"{one} {value:.4g}" for one, value in zip(names, values.tolist(), strict=True))
 
 
-def _numbers(samples: Samples, row: int) -> str:
-    """The first numbers of each tensor of a sample."""
-    x = samples.batch([row])[0]
+def numbers(x: X, row: int) -> str:
+    """The first numbers of each tensor of an input."""
     leaves = {"": x} if isinstance(x, Tensor) else x.named_leaves()
-    return "; ".join(f"{leaf_name} {_first(leaf[0])}".strip() for leaf_name, leaf in leaves.items())
+    return "; ".join(f"{leaf_name} {_first(leaf[row])}".strip() for leaf_name, leaf in leaves.items())
 
 
 def _first(values: Tensor) -> str:

@@ -10,13 +10,15 @@ from ddm.report.numbers import percent, plural
 
 def model_section(facts: dict[str, Any]) -> dict[str, Any]:
     """The facts of a run (``ddm.runs.run.summarise``) as tiles and sentences."""
-    samples, accuracy, sizes = facts["samples"], facts["accuracy"], facts["group_sizes"]
+    samples, sizes = facts["samples"], facts["group_sizes"]
+    scores = facts["loss"] if facts.get("accuracy") is None else facts["accuracy"]
     return {
         "network": facts["network"],
         "data": facts["data"],
         "parameters": f"{facts['parameters']:,}",
+        "score": "loss" if facts.get("accuracy") is None else "right",
         "splits": [
-            {"name": split, "samples": f"{samples[split]:,}", "accuracy": percent(accuracy[split])}
+            {"name": split, "samples": f"{samples[split]:,}", "score": _score(facts, scores[split])}
             for split in ("train", "validation", "test")
         ],
         "checkpoints": plural(facts["checkpoints"], "checkpoint"),
@@ -27,3 +29,8 @@ def model_section(facts: dict[str, Any]) -> dict[str, Any]:
         "size": size_text(facts["synset_bytes"]),
         "stopped": list(facts["stopped"]),
     }
+
+
+def _score(facts: dict[str, Any], value: float) -> str:
+    """The accuracy on a split, or the loss where samples have no class."""
+    return f"{value:.4g}" if facts.get("accuracy") is None else percent(value)

@@ -30,7 +30,7 @@ from ddm.runs.folder import CONFIG, EVIDENCE, EXACT, MANIFEST, PARTS, SUMMARY, T
 from ddm.runs.inputs import load_data, load_data_of_run, read_groups, with_base
 from ddm.runs.manifest import begin_run, check_free, read_manifest
 from ddm.training.loop import train
-from ddm.training.target import device_of
+from ddm.training.target import Target, device_of, loss_of
 from ddm.truth.audit import Audit
 from ddm.truth.refinement import Refinement
 
@@ -214,13 +214,21 @@ def summarise(datamodel: DistilledDatamodel, data: Data) -> dict[str, Any]:
         "network": type(target.network).__name__,
         "parameters": target.flat.size,
         "samples": {"train": len(data.train), "validation": len(data.validation), "test": len(data.test)},
-        "accuracy": {split: target.accuracy(data.split(split)) for split in ("train", "validation", "test")},
+        **_quality(target, data),
         "checkpoints": len(target.trajectory),
         "groups": len(partition),
         "group_sizes": {"smallest": int(partition.sizes.min()), "largest": int(partition.sizes.max())},
         "matching": datamodel.settings.matching,
         **summarise_distilled(datamodel),
     }
+
+
+def _quality(target: Target, data: Data) -> dict[str, Any]:
+    """The accuracy on each split, or the loss on each where samples have no class."""
+    splits = {split: data.split(split) for split in ("train", "validation", "test")}
+    if target.task.has_classes:
+        return {"accuracy": {split: target.accuracy(samples) for split, samples in splits.items()}}
+    return {"accuracy": None, "loss": {split: loss_of(target, samples) for split, samples in splits.items()}}
 
 
 def summarise_distilled(datamodel: DistilledDatamodel) -> dict[str, Any]:
