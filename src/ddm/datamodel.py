@@ -16,7 +16,7 @@ from ddm.answers.attribution import Attribution, attribute
 from ddm.answers.diagnosis import Diagnosis, diagnose
 from ddm.answers.objectives import ObjectiveLike, resolve
 from ddm.answers.question import Batch, Question, batch_of
-from ddm.answers.scores import find_scores
+from ddm.answers.sample_scores import find_scores
 from ddm.answers.shares import Shares, find_shares
 from ddm.answers.trace import Trace, trace, verify_trace
 from ddm.compute.engine import Engine

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import ddm
-from ddm.answers import scores
+from ddm.answers import sample_scores
 
 N, D = 300, 4
 
@@ -73,7 +73,7 @@ def test_scores_are_the_responses_of_single_samples(datamodel, digits):
 
 def test_test_samples_in_parts_have_the_same_scores(datamodel, digits, monkeypatch):
     whole = datamodel.scores(digits.test[:4])
-    monkeypatch.setattr(scores, "_FLOATS", 2 * datamodel.target.flat.size)
+    monkeypatch.setattr(sample_scores, "_FLOATS", 2 * datamodel.target.flat.size)
     np.testing.assert_allclose(datamodel.scores(digits.test[:4]), whole, rtol=1e-4, atol=1e-6)
 
 

@@ -31,11 +31,10 @@ from ddm.truth.figures import label_of, meaning_of
 
 def describe_run(out: Console, facts: dict[str, Any], folder: str) -> None:
     """Describe a run in a few sentences."""
-    accuracy, samples, sizes = facts["accuracy"], facts["samples"], facts["group_sizes"]
+    samples, sizes = facts["samples"], facts["group_sizes"]
     out.print(
         f"{facts['network']} with {facts['parameters']:,} parameters, trained on {samples['train']:,} samples "
-        f"of {facts['data']}. Accuracy: {accuracy['train']:.1%} on the training set, {accuracy['validation']:.1%} on "
-        f"{samples['validation']:,} validation samples, {accuracy['test']:.1%} on {samples['test']:,} test samples."
+        f"of {facts['data']}. {_scores(facts)}"
     )
     groups = f"{facts['groups']} groups of {sizes['smallest']} to {sizes['largest']} samples"
     if facts["alignment"] is None:
@@ -53,6 +52,36 @@ def describe_run(out: Console, facts: dict[str, Any], folder: str) -> None:
         stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in facts["seconds"].items())
         out.print(f"Time: {stages}.")
     out.print(f"Files: {folder}")
+
+
+_SCORES = {"accuracy": "Accuracy", "f1": "F1", "absolute-error": "Mean absolute error", "r2": "R²"}
+"""What scores are called."""
+
+
+def _scores(facts: dict[str, Any]) -> str:
+    """How good a model is on each split, in a sentence for each score."""
+    samples, sentences = facts["samples"], []
+    for name, title in _SCORES.items():
+        if name in facts:
+            train, validation, test = (score_text(name, facts[name][split]) for split in ("train", "validation", "test"))
+            sentences.append(
+                f"{title}: {train} on the training set, {validation} on {samples['validation']:,} validation samples, "
+                f"{test} on {samples['test']:,} test samples."
+            )
+    return " ".join(sentences)
+
+
+def score_text(name: str, value: float) -> str:
+    """A score with its unit."""
+    return f"{value:.4g}" if name == "absolute-error" else f"{value:.2f}" if name == "r2" else f"{value:.1%}"
+
+
+def score_change(name: str, before: float, after: float) -> str:
+    """How a score changes, such as ``accuracy 95.0% → 94.0% (-1.0 points)``."""
+    title, change = _SCORES[name], after - before
+    title = title[0].lower() + title[1:] if title[1:].islower() or " " in title else title
+    points = f" ({100 * change:+.1f} points)" if name in ("accuracy", "f1") else f" ({change:+.3g})"
+    return f"{title} {score_text(name, before)} → {score_text(name, after)}{points}"
 
 
 def describe_damping(damping: dict[str, float]) -> str:

@@ -11,7 +11,7 @@ import hashlib
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, overload
 
 import numpy as np
@@ -49,6 +49,8 @@ class Samples(Dataset[tuple[Any, Any]]):
     origin:  ``(n,)`` position of each sample in the file it came from
     ids:     a name for each sample, such as its path; None for its position
     view:    how people see samples that are not pictures: as text, or as rows of a table
+    groups:  ``(n,)`` the group of each sample, if the data name it
+    options: options that a built-in network for these samples needs, such as the size of their vocabulary
     """
 
     raw: Tensor | Inputs | Reading
@@ -59,6 +61,8 @@ class Samples(Dataset[tuple[Any, Any]]):
     origin: Tensor
     ids: tuple[str, ...] | None = None
     view: View | None = None
+    groups: np.ndarray | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_arrays(
@@ -232,6 +236,7 @@ class Samples(Dataset[tuple[Any, Any]]):
             origin=self.origin[rows],
             ids=None if self.ids is None else tuple(self.ids[row] for row in rows.tolist()),
             view=None if self.view is None else self.view[rows.numpy()],
+            groups=None if self.groups is None else self.groups[rows.numpy()],
         )
 
     def batch(self, index: Index | None = None) -> tuple[X, Tensor]:
@@ -330,6 +335,7 @@ class Data:
     """A dataset: three splits that share classes and normalisation (the training split's).
 
     published: number of samples in the publisher's training file
+    task:      what the labels are, as ``ddm.data.tasks`` names it
     """
 
     name: str
@@ -337,6 +343,7 @@ class Data:
     validation: Samples
     test: Samples
     published: int
+    task: str = "classification"
 
     @property
     def classes(self) -> tuple[str, ...]:

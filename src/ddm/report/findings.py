@@ -5,18 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ddm.answers.objectives import resolve
+from ddm.answers.scores import objectives_judging
 from ddm.plots import units
 from ddm.report.effects import ends
 from ddm.report.numbers import minus
 from ddm.report.subject import Subject
-
-MEASURES = {
-    "regression": ("absolute-error", "r2"),
-    "multilabel": ("f1", "accuracy"),
-    "tokens": ("accuracy", "f1"),
-    "pixels": ("accuracy", "f1"),
-}
-"""Figures of a model without classes, by the kind of its task. Effects are shown on the loss and on the first."""
 
 _NAMED = 3
 
@@ -42,10 +35,9 @@ def measured(subject: Subject) -> list[tuple[str, str]]:
     task, (x, y) = subject.task, subject.data.validation.batch()
     outputs = subject.datamodel.target.outputs(x).cpu()
     found = []
-    for name in ("loss", *MEASURES[task.kind]):
-        objective = resolve(name, task)
-        value = float(objective.measure(outputs, outputs, y))
-        what = "loss" if name == "loss" else objective.meaning.split(",")[0]
+    for objective in (resolve("loss", task), *objectives_judging(task)):
+        value = float(objective.values([outputs[None]], outputs, y))
+        what = "loss" if objective.name == "loss" else objective.meaning.split(",")[0]
         found.append((what, units.value_text(value, objective.fraction)))
     return found
 

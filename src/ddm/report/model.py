@@ -11,14 +11,14 @@ from ddm.report.numbers import percent, plural
 def model_section(facts: dict[str, Any]) -> dict[str, Any]:
     """The facts of a run (``ddm.runs.run.summarise``) as tiles and sentences."""
     samples, sizes = facts["samples"], facts["group_sizes"]
-    scores = facts["loss"] if facts.get("accuracy") is None else facts["accuracy"]
+    score = "accuracy" if "accuracy" in facts else "absolute-error"
     return {
         "network": facts["network"],
         "data": facts["data"],
         "parameters": f"{facts['parameters']:,}",
-        "score": "loss" if facts.get("accuracy") is None else "right",
+        "score": "right" if score == "accuracy" else "mean absolute error",
         "splits": [
-            {"name": split, "samples": f"{samples[split]:,}", "score": _score(facts, scores[split])}
+            {"name": split, "samples": f"{samples[split]:,}", "score": _said(score, facts[score][split])}
             for split in ("train", "validation", "test")
         ],
         "checkpoints": plural(facts["checkpoints"], "checkpoint"),
@@ -31,6 +31,6 @@ def model_section(facts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _score(facts: dict[str, Any], value: float) -> str:
-    """The accuracy on a split, or the loss where samples have no class."""
-    return f"{value:.4g}" if facts.get("accuracy") is None else percent(value)
+def _said(score: str, value: float) -> str:
+    """The accuracy on a split, or the error of predicted numbers."""
+    return percent(value) if score == "accuracy" else f"{value:.4g}"

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddm.answers.scores import objectives_judging
 from ddm.compute.files import atomic_write
 from ddm.data.samples import Data, Samples
 from ddm.datamodel import DistilledDatamodel
@@ -15,7 +16,7 @@ from ddm.errors import InputError
 from ddm.report.cost import cost_section
 from ddm.report.effects import effects_section
 from ddm.report.errors import errors_section
-from ddm.report.findings import MEASURES, findings
+from ddm.report.findings import findings
 from ddm.report.groups import groups_section
 from ddm.report.model import model_section
 from ddm.report.predictions import predictions_section
@@ -86,7 +87,7 @@ def _subject(datamodel: DistilledDatamodel, data: Data, split: str, asked: Sampl
     task = datamodel.target.task
     if task.has_classes:
         return Subject(datamodel, data, datamodel.diagnose(data.validation, data.train), split, asked, shown)
-    names = ("loss", MEASURES[task.kind][0])
+    names = ("loss", objectives_judging(task)[0].name)
     effects = {name: datamodel.attribute(data.validation, name) for name in names}
     return Subject(datamodel, data, None, split, asked, shown, effects)
 

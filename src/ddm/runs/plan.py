@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from ddm import networks
 from ddm.compute import progress, stopwatch
 from ddm.compute.backends import Backend
 from ddm.compute.engine import Engine
 from ddm.compute.memory import resident_bytes
 from ddm.data.samples import Samples
+from ddm.data.tasks import Task
 from ddm.distil import MatchingEstimate, estimate_matching
 from ddm.groups.features import features_of
 from ddm.groups.partition import Partition, kmeans, make_partition, sequential
 from ddm.networks.state import state_of
 from ddm.runs.config import Config
 from ddm.runs.inputs import load_data, read_groups
-from ddm.training.loop import train
+from ddm.training.loop import build_network, train
 from ddm.training.target import Target
 from ddm.training.trajectory import Trajectory
 
@@ -60,11 +60,12 @@ def estimate(config: Config, engine: Engine = None) -> Estimate:
         progress.note("The plan assumes that the cluster has as many cores as this machine.")
     empty = resident_bytes()
     data = load_data(config)
-    network = networks.build(config.model, data.train.shape, len(data.classes), **config.options)
+    task = Task(data.task)
+    network = build_network(config.model, data.train, task, config.options)
     groups = read_groups(config, data)
     with progress.silent():
-        training = _time_training(network, data.train, config)
-        target = _stand_in_target(network, data.train, config)
+        training = _time_training(network, data.train, config, task)
+        target = _stand_in_target(network, data.train, config, task)
         partition = _stand_in_partition(data.train, config, target, groups)
         matching = estimate_matching(target, data.train, partition, config.settings, engine)
         seconds = {
@@ -77,19 +78,19 @@ def estimate(config: Config, engine: Engine = None) -> Estimate:
     return Estimate(seconds, memory, matching.workers, disk, matching.kept_bytes, matching.encoding)
 
 
-def _time_training(network: nn.Module, samples: Samples, config: Config) -> float:
+def _time_training(network: nn.Module, samples: Samples, config: Config, task: Task) -> float:
     """Seconds of the training, scaled up from a few batches; the first trial also pays for loading libraries."""
     recipe = replace(config.recipe, epochs=1, checkpoint_every=None)
     count = min(len(samples), 2 * recipe.batch_size)
-    first = stopwatch.time_once(partial(train, network, samples[:count], recipe, device=config.device))
+    first = stopwatch.time_once(partial(train, network, samples[:count], recipe, task=task, device=config.device))
     while True:
-        passed = stopwatch.time_once(partial(train, network, samples[:count], recipe, device=config.device))
+        passed = stopwatch.time_once(partial(train, network, samples[:count], recipe, task=task, device=config.device))
         if passed >= stopwatch.MIN_SECONDS or count == len(samples):
             return first + passed / count * len(samples) * config.recipe.epochs
         count = min(len(samples), 2 * count)
 
 
-def _stand_in_target(network: nn.Module, samples: Samples, config: Config) -> Target:
+def _stand_in_target(network: nn.Module, samples: Samples, config: Config, task: Task) -> Target:
     """A target with as many checkpoints as the real one will have, all of them θ_0."""
     steps = math.ceil(len(samples) / config.recipe.batch_size) * config.recipe.epochs
     every = config.recipe.checkpoint_every or math.ceil(steps / config.recipe.epochs)
@@ -98,7 +99,7 @@ def _stand_in_target(network: nn.Module, samples: Samples, config: Config) -> Ta
     trajectory = first.select([0] * (1 + math.ceil(steps / every)))
     trajectory.steps = [min(t * every, steps) for t in range(len(trajectory))]
     trajectory.cumulative_rates = [config.recipe.rate * step for step in trajectory.steps]
-    return Target(network, trajectory, recipe=config.recipe, device=config.device)
+    return Target(network, trajectory, task, config.recipe, config.device)
 
 
 def _stand_in_partition(samples: Samples, config: Config, target: Target, groups: np.ndarray | None) -> Partition:
@@ -111,13 +112,20 @@ def _stand_in_partition(samples: Samples, config: Config, target: Target, groups
 
 def _time_clustering(samples: Samples, config: Config, target: Target) -> float:
     """Seconds of features and k-means, scaled up from samples of the largest class, plus loading libraries."""
-    if config.groups is not None or config.partition != "kmeans":
+    if config.groups is not None or samples.groups is not None or config.partition != "kmeans":
         return 0.0
-    labels = samples.labels.numpy()
-    some = samples[np.flatnonzero(labels == np.bincount(labels).argmax())[:_TRIAL_SAMPLES]]
+    some = samples[_largest_class(samples)[:_TRIAL_SAMPLES]]
     first = stopwatch.time_once(lambda: kmeans(some[:2], np.zeros((2, 1)), 1))
     passed = stopwatch.time_once(lambda: kmeans(some, features_of(some, config.features, target), config.clusters))
     return first + passed * len(samples) / len(some)
+
+
+def _largest_class(samples: Samples) -> np.ndarray:
+    """Positions of the samples of the largest class, or of all if they have no classes."""
+    if not samples.has_classes:
+        return np.arange(len(samples))
+    labels = samples.labels.numpy()
+    return np.flatnonzero(labels == np.bincount(labels).argmax())
 
 
 def _disk(target: Target, matching: MatchingEstimate) -> int:

@@ -156,17 +156,6 @@ def accuracy_of(network: nn.Module, samples: Samples, task: Task | None = None, 
     return correct / len(samples)
 
 
-def loss_of(target: Target, samples: Samples, batch_size: int = 512) -> float:
-    """The mean loss of the trained network."""
-    if not len(samples):
-        raise InputError("the loss needs samples: give at least one.")
-    total = 0.0
-    for rows in torch.arange(len(samples)).split(batch_size):
-        x, y = samples.batch(rows)
-        total += float(target.task.losses(target.outputs(x).cpu(), y).sum())
-    return total / len(samples)
-
-
 def device_of(name: str | torch.device) -> torch.device:
     """The torch device of this name, refused if this machine does not have it."""
     try:
