@@ -5,14 +5,21 @@ A sample with a view is a text or the row of a table. One without is described b
 
 from __future__ import annotations
 
+from typing import Protocol, TypeGuard
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from ddm.data.inputs import X
 from ddm.data.samples import Samples
+from ddm.plots.units import minus
 
 LONGEST = 240
 """Maximum characters of a sample; longer ones are cut."""
+
+_COMPARED = 400
+"""Maximum rows of a table with which a row is compared."""
 
 _NUMBERS = 6
 """Numbers that stand for a sample without a view."""
@@ -50,10 +57,10 @@ def label_text(samples: Samples, row: int) -> str:
 def values_text(values: Tensor, names: tuple[str, ...]) -> str:
     """Numbers ``(L,)`` in words: one alone, several with their names; of labels that are 0 or 1, those that are 1."""
     if len(values) == 1:
-        return f"{float(values[0]):.4g}"
+        return minus(f"{float(values[0]):.4g}")
     if bool(((values == 0) | (values == 1)).all()):
         return ", ".join(one for one, value in zip(names, values.tolist(), strict=True) if value) or "none"
-    return ", ".join(f"{one} {value:.4g}" for one, value in zip(names, values.tolist(), strict=True))
+    return ", ".join(f"{one} {minus(f'{value:.4g}')}" for one, value in zip(names, values.tolist(), strict=True))
 
 
 def numbers(x: X, row: int) -> str:
@@ -66,3 +73,25 @@ def _first(values: Tensor) -> str:
     flat = values.flatten()
     shown = ", ".join(f"{value:.3g}" for value in flat[:_NUMBERS].to(torch.float64).tolist())
     return shown if len(flat) <= _NUMBERS else f"{shown}, … ({len(flat):,} numbers)"
+
+
+def differing_columns(samples: Samples, row: int, count: int) -> list[tuple[str, str, str]]:
+    """The columns in which a row of a table differs most from its class, or from all rows where there are no classes.
+
+    Each with its value and what is usual. Empty for samples that are not rows of a table.
+    """
+    view = samples.view
+    if not _is_table(view):
+        return []
+    like = samples.labels == samples.labels[row] if samples.has_classes else torch.ones(len(samples), dtype=torch.bool)
+    rows = like.nonzero()[:, 0].numpy()
+    some = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _COMPARED)).astype(int))]
+    return view.differing(row, some, count)
+
+
+class _Table(Protocol):
+    def differing(self, row: int, rows: np.ndarray, count: int, /) -> list[tuple[str, str, str]]: ...
+
+
+def _is_table(view: object) -> TypeGuard[_Table]:
+    return hasattr(view, "differing")

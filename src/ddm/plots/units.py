@@ -31,6 +31,11 @@ def interval_text(low: float, high: float, fraction: bool) -> str:
     return " to ".join(change_number(end, True) if fraction else f"{end:+.3g}" for end in (low, high))
 
 
+def minus(text: str) -> str:
+    """Numbers as text, with a true minus."""
+    return text.replace("-", "−")
+
+
 def size_text(count: int) -> str:
     """A number of bytes, in KiB or MiB."""
     return f"{count / 2**20:,.1f} MiB" if count >= 2**20 else f"{count / 2**10:,.0f} KiB"

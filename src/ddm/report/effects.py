@@ -27,7 +27,7 @@ def effects_section(subject: Subject) -> dict[str, Any]:
     names = [subject.partition.names[k] for k in chosen]
     refined, found = subject.loss, subject.diagnosis
     return {
-        "loss": f"{subject.value('loss'):.4f}",
+        "loss": f"{subject.value('loss'):.4g}" if found is None else f"{subject.value('loss'):.4f}",
         "second": _second(subject),
         "has_classes": found is not None,
         "bars": charts.bars(

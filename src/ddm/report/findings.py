@@ -8,7 +8,6 @@ from ddm.answers.objectives import resolve
 from ddm.answers.scores import objectives_judging
 from ddm.plots import units
 from ddm.report.effects import ends
-from ddm.report.numbers import minus
 from ddm.report.subject import Subject
 
 _NAMED = 3
@@ -46,4 +45,6 @@ def _listed(subject: Subject, numbers: np.ndarray) -> str:
     """Groups with their effect on the loss, without those that may be noise."""
     clear = [int(k) for k in numbers if not subject.certainty("loss", int(k)).noise]
     effects = subject.effects("loss")
-    return ", ".join(f"{subject.partition.names[k]} ({minus(units.change_text(effects[k], False))})" for k in clear)
+    return ", ".join(
+        f"{subject.partition.names[k]} ({units.minus(units.change_text(effects[k], False))})" for k in clear
+    )

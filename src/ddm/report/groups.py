@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ddm.plots.units import minus
 from ddm.report import charts
 from ddm.report.numbers import percent, plural
 from ddm.report.pictures import SMALL
@@ -101,7 +102,7 @@ def _row(subject: Subject, number: int, each: int) -> dict[str, Any]:
         "size": plural(int(partition.sizes[number]), "sample"),
         "purity": None if found is None else percent(_purity(labels), 0),
         "agreement": None if found is None else percent(float(found.agreement[number]), 0),
-        "mean": f"{float(labels.double().mean()):.4g}" if _mean_of(subject) else None,
+        "mean": minus(f"{float(labels.double().mean()):.4g}") if _mean_of(subject) else None,
         "effect": subject.effect_text("loss", number),
         "certainty": subject.certainty("loss", number),
         "shown": subject.thumbnails(partition.names[number], each) if each else [],

@@ -27,11 +27,6 @@ def between(low: float, high: float, digits: int = 4) -> str:
     return f"{_signed(low, digits)} to {_signed(high, digits)}"
 
 
-def minus(text: str) -> str:
-    """A number as text, with a true minus."""
-    return text.replace("-", "−")
-
-
 def plural(count: int, one: str) -> str:
     """``1 sample``, ``2,000 samples``."""
     return f"{count:,} {one}" if count == 1 else f"{count:,} {one}s"

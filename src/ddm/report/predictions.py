@@ -13,7 +13,7 @@ from ddm.data.inputs import X
 from ddm.data.shown import label_text, name
 from ddm.errors import InputError
 from ddm.plots import units
-from ddm.report.numbers import minus, percent, points, signed
+from ddm.report.numbers import percent, points, signed
 from ddm.report.residuals import said
 from ddm.report.shown import SHORT
 from ddm.report.subject import Subject, certainty
@@ -129,7 +129,7 @@ def _card(subject: Subject, title: str, row: int, drivers: Attribution) -> dict[
 
 def _change(drivers: Attribution, number: int) -> str:
     effect = float(drivers.scores[number])
-    return points(effect) if drivers.fraction else minus(units.change_text(effect, False))
+    return points(effect) if drivers.fraction else units.minus(units.change_text(effect, False))
 
 
 def _outputs_without(subject: Subject, x: X, drivers: Attribution) -> Tensor:
@@ -171,7 +171,7 @@ def _changed_numbers(subject: Subject, before: Tensor, after: Tensor, y: Tensor)
     else:
         names, values = subject.data.classes, task.mean(pair)
     return [
-        {"name": one, "before": minus(f"{values[0, i]:.4g}"), "after": minus(f"{values[1, i]:.4g}")}
+        {"name": one, "before": units.minus(f"{values[0, i]:.4g}"), "after": units.minus(f"{values[1, i]:.4g}")}
         for i, one in enumerate(names)
     ]
 
@@ -191,7 +191,7 @@ def _samples(subject: Subject, row: int, group: str, objective: str, output: str
             {
                 "row": sample,
                 "name": name(train, sample),
-                "share": f"{signed(100 * value, 2)} points" if shares.fraction else minus(shares.text(value)),
+                "share": f"{signed(100 * value, 2)} points" if shares.fraction else units.minus(shares.text(value)),
                 "shown": shown[i : i + 1],
             }
             for i, (sample, value) in enumerate(top)

@@ -11,7 +11,6 @@ from ddm.data.shown import label_text, name, values_text
 from ddm.plots import units
 from ddm.report import charts
 from ddm.report.effects import ends
-from ddm.report.numbers import minus
 from ddm.report.subject import Subject
 
 _SHOWN, _CAUSES = 6, 3
@@ -63,7 +62,7 @@ def _card(subject: Subject, row: int, loss: float, outputs: torch.Tensor) -> dic
         "causes": [
             {
                 "name": found.names[k],
-                "effect": minus(units.change_text(float(found.scores[k]), False)),
+                "effect": units.minus(units.change_text(float(found.scores[k]), False)),
                 "shown": subject.thumbnails(found.names[k], 1),
             }
             for k in lowering

@@ -6,19 +6,17 @@ Texts and tables come from users. Everything here is plain text, which the templ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeGuard
-
-import numpy as np
+from typing import Any
 
 from ddm.data.samples import Samples
-from ddm.data.shown import describe, is_image, label_text, name
+from ddm.data.shown import describe, differing_columns, label_text, name
 from ddm.report.pictures import BUDGET, SIDE, Pictures
 
 SHORT = 110
 """Maximum characters of a sample beside a group."""
 
-_COLUMNS, _COMPARED = 4, 400
-"""Columns that are shown of a row, and maximum rows that it is compared with."""
+_COLUMNS = 4
+"""Columns that are shown of a row."""
 
 Item = dict[str, Any]
 """A sample as the templates show it: ``picture``, or else ``id``, ``label``, and ``text`` or ``columns``."""
@@ -48,28 +46,3 @@ def _item(samples: Samples, row: int, longest: int | None) -> Item:
     columns = differing_columns(samples, row, _COLUMNS)
     about = {"picture": None, "id": name(samples, row), "label": label_text(samples, row), "columns": columns}
     return about | {"text": "" if columns else describe(samples, row, *([] if longest is None else [longest]))}
-
-
-def differing_columns(samples: Samples, row: int, count: int) -> list[tuple[str, str, str]]:
-    """The columns in which a row of a table differs most from its class, or from all rows where there are no classes.
-
-    Each with its value and what is usual. Empty for samples that are not rows of a table.
-    """
-    view = samples.view
-    if not _is_table(view):
-        return []
-    like = samples.labels == samples.labels[row] if samples.has_classes else np.ones(len(samples), dtype=bool)
-    rows = np.flatnonzero(np.asarray(like))
-    some = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _COMPARED)).astype(int))]
-    return view.differing(row, some, count)
-
-
-class _Table(Protocol):
-    def differing(self, row: int, rows: np.ndarray, count: int, /) -> list[tuple[str, str, str]]: ...
-
-
-def _is_table(view: object) -> TypeGuard[_Table]:
-    return hasattr(view, "differing")
-
-
-__all__ = ["SHORT", "Item", "Shown", "differing_columns", "is_image"]

@@ -16,7 +16,7 @@ from ddm.datamodel import DistilledDatamodel
 from ddm.groups.features import features_of
 from ddm.groups.partition import Partition
 from ddm.plots import units
-from ddm.report.numbers import between, minus, points, signed
+from ddm.report.numbers import between, points, signed
 from ddm.report.pictures import SMALL
 from ddm.report.shown import SHORT, Item, Shown
 
@@ -112,7 +112,7 @@ class Subject:
         effect = float(self.effects(what)[number])
         if self.is_fraction(what):
             return points(effect)
-        return signed(effect) if self.diagnosis is not None else minus(units.change_text(effect, False))
+        return signed(effect) if self.diagnosis is not None else units.minus(units.change_text(effect, False))
 
     def intervals(self, what: str) -> Attribution | None:
         """The effects on the loss or the second figure with their intervals; None without retrainings."""
