@@ -36,6 +36,7 @@ from ddm.answers.question import Batch
 from ddm.answers.saving import save
 from ddm.counterfactual import designs
 from ddm.counterfactual.displaced import Models
+from ddm.data.inputs import X
 from ddm.data.losses import SampleLoss
 from ddm.data.samples import Samples
 from ddm.data.tasks import Task
@@ -282,7 +283,11 @@ def _find_intervals(models: Models, partition: Partition, batch: Batch) -> dict[
 
 
 def _measure(
-    models: Models, partition: Partition, batch: Batch, baseline: Tensor, pairs: Sequence[ConfusedPair]
+    models: Models,
+    partition: Partition,
+    batch: tuple[X, Tensor],
+    baseline: Tensor,
+    pairs: Sequence[ConfusedPair],
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Values with all groups ``(...)`` and effects of removing each group ``(K, ...)``, by the name of the measure."""
     x, labels = batch

@@ -120,7 +120,7 @@ class Shares:
         count = min(count, len(self))
         rows = [*range(count), *range(max(count, len(self) - count), len(self))]
         titles = [f"{self.rows[i]}: {units.change_number(self.values[i], self.fraction, 2)}" for i in rows]
-        figure = image_grid(samples.batch(self.rows[rows])[0], titles, count)
+        figure = image_grid(samples.tensors(self.rows[rows])[0], titles, count)
         figure.suptitle(
             f"training samples of {self.group} by their share\nof its effect on the {self.output}\n"
             f"({self.text(self.effect)} without the group)",
@@ -238,7 +238,8 @@ def _loss_along(responses: Responses, t: int, rows: np.ndarray, direction: Tenso
     """Derivative of each sample's loss at θ_t along a direction ``(P,)``: its contribution at checkpoint t."""
     target = responses.target
     theta, fixed = target.at(t)
-    x, y = (tensor.to(target.device) for tensor in responses.samples.batch(rows))
+    x, y = responses.samples.batch(rows)
+    x, y = x.to(target.device), y.to(target.device)
     logits, change = logits_along(target, theta, fixed, x, direction)
     with torch.enable_grad():
         slopes = torch.autograd.grad(target.loss.each(logits.requires_grad_(), y).sum(), logits)[0]

@@ -47,7 +47,7 @@ def _loss_effects(analyzer: Any, request: ScoreRequest, damping: float | None) -
     from kronfluence.arguments import ScoreArguments
 
     train, test, validation = (
-        TensorDataset(*samples.batch()) for samples in (request.train, request.test, request.validation)
+        TensorDataset(*samples.tensors()) for samples in (request.train, request.test, request.validation)
     )
     analyzer.fit_all_factors("factors", train, per_device_batch_size=_TRAIN_BATCH)
     for name, queries in (("test", test), ("validation", validation)):

@@ -55,7 +55,8 @@ def estimate_curvature(request: ScoreRequest, limit: int = _SAMPLES) -> Curvatur
     limit = min(limit, max(_FEWEST_SAMPLES, _WORK // target.flat.size))
     generator = torch.Generator().manual_seed(request.seed)
     rows = torch.randperm(len(request.train), generator=generator)[:limit].sort().values
-    x, y = (tensor.to(target.device) for tensor in request.train.batch(rows))
+    x, y = request.train.batch(rows)
+    x, y = x.to(target.device), y.to(target.device)
     lowest, highest = extreme_eigenvalues(hessian_product(request, x, y), target.theta, generator)
     decay = target.recipe.weight_decay if target.recipe is not None else 0.0
     return Curvature(x, y, max(decay, -_MARGIN * lowest, highest / _CONDITION), highest)

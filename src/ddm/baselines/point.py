@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ddm.baselines.protocol import ScoreRequest
+from ddm.data.inputs import tensor_of
 from ddm.data.samples import Samples
 from ddm.training.target import Target
 
@@ -83,7 +84,7 @@ def query_batches(request: ScoreRequest) -> tuple[list[Batch], np.ndarray]:
 def _batches(request: ScoreRequest, samples: Samples, rows: Tensor) -> Iterator[Batch]:
     for part in rows.split(_BATCH):
         x, y = samples.batch(part)
-        yield x.to(request.target.device), y.to(request.target.device)
+        yield tensor_of(x).to(request.target.device), y.to(request.target.device)
 
 
 def data_loader(batches: list[Batch]) -> DataLoader[Batch]:

@@ -267,7 +267,7 @@ def finetune_on_synsets(
     marks: Sequence[int],
 ) -> Iterator[tuple[int, Tensor]]:
     """Step θ ← θ − Σ_κ w_κ ∇L(θ; S_κ) over B groups; yield (steps, θ ``(P,)``) at each mark. Stops if θ diverges."""
-    images = synset.images[groups].to(target.theta)
+    images = synset.pictures[groups].to(target.theta)
     targets = synset.targets[groups].to(target.theta)
     labels = targets.argmax(-1) if synset.hard else targets
     weights = weights.to(target.theta)

@@ -20,6 +20,7 @@ from ddm.bench.output import Report, Row
 from ddm.bench.problem import Problem
 from ddm.bench.small import SIZES, SmallGroups, guess_pulls
 from ddm.counterfactual.counterfactuals import Counterfactuals
+from ddm.data.inputs import tensor_of
 from ddm.distil import Settings
 from ddm.distil.gradient.start import draw_members
 from ddm.distil.synset import Synset
@@ -133,7 +134,7 @@ class Attack:
         count = min(_CANDIDATES, len(train), len(test))
         members, others = train.subsample(count, problem.setup.seed), test.subsample(count, problem.setup.seed)
         (x, y), (x_other, y_other) = members.batch(), others.batch()
-        self.x, self.y = torch.cat([x, x_other]), torch.cat([y, y_other])
+        self.x, self.y = torch.cat([tensor_of(x), tensor_of(x_other)]), torch.cat([y, y_other])
         self.member = np.repeat([True, False], [len(members), len(others)])
         self.parents = problem.partition.parents
 
@@ -166,7 +167,7 @@ class Attack:
 
     @cached_property
     def _training_views(self) -> dict[str, tuple[Tensor, Measure]]:
-        return self.views(self.problem.train.batch()[0])
+        return self.views(self.problem.train.tensors()[0])
 
     def nearest_training(self, x: Tensor) -> dict[str, Nearest]:
         """The nearest training image of each input, by every measure."""
@@ -176,12 +177,12 @@ class Attack:
     @cached_property
     def test_distances(self) -> dict[str, Nearest]:
         """The nearest training images of test images, as a reference."""
-        return self.nearest_training(self.problem.data.test.subsample(_TESTS, self.problem.setup.seed).batch()[0])
+        return self.nearest_training(self.problem.data.test.subsample(_TESTS, self.problem.setup.seed).tensors()[0])
 
     def distance_row(self, name: str) -> Row:
         """Distances of the synthetic images to training images, relative to those of test images."""
         synset = self.distilled[name].synset
-        near = self.nearest_training(synset.images.flatten(0, 1))
+        near = self.nearest_training(synset.pictures.flatten(0, 1))
         row: Row = {}
         for kind, own in near.items():
             test = self.test_distances[kind].distance
@@ -232,7 +233,7 @@ class Attack:
     def synset_only(self, name: str) -> Scores:
         """Scores of the candidates from the synset alone."""
         synset = self.distilled[name].synset
-        candidates, synthetic = self.views(self.x), self.views(synset.images.flatten(0, 1))
+        candidates, synthetic = self.views(self.x), self.views(synset.pictures.flatten(0, 1))
         near = {
             kind: find_nearest(candidates[kind][0], synthetic[kind][0], candidates[kind][1]).distance
             for kind in _MODEL_FREE
@@ -245,7 +246,7 @@ class Attack:
         options = {**problem.setup.options, "seed": problem.setup.seed + 1}
         network = networks.build(problem.setup.model, problem.train.shape, len(problem.data.classes), **options)
         steps = _STUDENT_STEPS * problem.setup.settings.steps
-        return train_student(network, synset.images.flatten(0, 1), self._student_targets(synset), steps)
+        return train_student(network, synset.pictures.flatten(0, 1), self._student_targets(synset), steps)
 
     def _student_targets(self, synset: Synset) -> Tensor:
         """Soft targets ``(B, L)`` of the images of a synset: the class of their group, if it is known."""
@@ -253,7 +254,7 @@ class Attack:
             return synset.targets.mean(0)
         if self.parents is None:
             return synset.targets.flatten(0, 1)
-        classes = torch.as_tensor(self.parents).repeat_interleave(synset.images.shape[1])
+        classes = torch.as_tensor(self.parents).repeat_interleave(synset.count)
         return torch.nn.functional.one_hot(classes, len(self.problem.data.classes)).float()
 
     @cached_property
@@ -321,14 +322,14 @@ def _figure(attack: Attack, small: SmallGroups) -> Figure:
     from matplotlib.figure import Figure
 
     train = attack.problem.train
-    training = to_images(train, train.batch()[0])
-    test = to_images(train, attack.problem.data.test.subsample(_TESTS, attack.problem.setup.seed).batch()[0])
+    training = to_images(train, train.tensors()[0])
+    test = to_images(train, attack.problem.data.test.subsample(_TESTS, attack.problem.setup.seed).tensors()[0])
     strips: list[tuple[str, Tensor]] = [
         ("test image", test),
         ("nearest training image", training[attack.test_distances["1 − SSIM"].row]),
     ]
     for kind in attack.distilled.values():
-        images = kind.synset.images.flatten(0, 1)[:_IMAGES_PER_STRIP]
+        images = kind.synset.pictures.flatten(0, 1)[:_IMAGES_PER_STRIP]
         rows = attack.nearest_training(images)["1 − SSIM"].row
         strips += [(kind.title, to_images(train, images)), ("nearest training image", training[rows])]
     strips += small.strips({name: kind.title for name, kind in attack.distilled.items()})

@@ -266,7 +266,7 @@ def with_noise(samples: Samples, rows: np.ndarray, norm: float, seed: int) -> Sa
 
     norm: root mean square of the noise per pixel, on a scale of 0 to 1
     """
-    raw = samples.raw.clone()
+    raw = samples.pixels.clone()
     scale = 255.0 if raw.dtype == torch.uint8 else 1.0
     noise = torch.randn(len(rows), *samples.shape, generator=torch.Generator().manual_seed(seed))
     noise = noise / noise.square().flatten(1).mean(1).sqrt().view(-1, *([1] * len(samples.shape)))

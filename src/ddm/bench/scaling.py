@@ -166,7 +166,7 @@ def measure_fit(setup: Setup, work: Path, parts: int) -> Row:
         "P": target.flat.size,
         "L": len(problem.data.classes),
         "T": min(settings.checkpoints, len(target.trajectory)),
-        "B": datamodel.synset.images.shape[1],
+        "B": datamodel.synset.count,
         "training": training,
         "partition": clustering,
         "matching": matching,

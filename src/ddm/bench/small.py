@@ -20,6 +20,7 @@ from ddm.bench.problem import Problem
 from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.curvature.rows import CurvatureRows
 from ddm.curvature.step_weights import StepWeights
+from ddm.data.inputs import tensor_of
 from ddm.distil import Settings, distil
 from ddm.distil.checkpoints import real_checkpoints
 from ddm.distil.response.pull import GroupSamples, group_pulls
@@ -144,7 +145,7 @@ class SmallGroups:
     def test_inputs(self, label: int) -> Tensor:
         """Inputs of test samples of a class."""
         test = self.problem.data.test
-        return test.batch(np.flatnonzero(test.labels.numpy() == label)[:_FRESH])[0]
+        return test.tensors(np.flatnonzero(test.labels.numpy() == label)[:_FRESH])[0]
 
     def similar_test_inputs(self, group: int) -> Tensor:
         """Inputs of test samples that would belong to a group of normal size.
@@ -156,14 +157,14 @@ class SmallGroups:
         label = self.group_label(partition.rows(group))
         of_class = np.flatnonzero(test.labels.numpy() == label)
         if partition.parents is None:
-            return test.batch(of_class[:_FRESH])[0]
+            return test.tensors(of_class[:_FRESH])[0]
         rivals = np.flatnonzero(partition.parents == label)
         features = features_of(problem.train, None, problem.target)
         centres = np.stack([features[partition.rows(int(k))].mean(0) for k in rivals])
         points = features_of(test[of_class], None, problem.target)
         nearest = rivals[((points[:, None] - centres) ** 2).sum(2).argmin(1)]
         inside = of_class[nearest == group]
-        return test.batch((inside if len(inside) else of_class)[:_FRESH])[0]
+        return test.tensors((inside if len(inside) else of_class)[:_FRESH])[0]
 
     # --- membership ---
 
@@ -175,7 +176,7 @@ class SmallGroups:
             aucs[size] = {name: [] for name in self.pulls}
             for k in self.groups_of_size(size):
                 rows = self.partition.rows(k)
-                x, others = self.problem.train.batch(rows)[0], self.test_inputs(self.group_label(rows))
+                x, others = self.problem.train.tensors(rows)[0], self.test_inputs(self.group_label(rows))
                 y = torch.full((len(x) + len(others),), self.group_label(rows))
                 directions = torch.stack([pulls[k] for pulls in self.pulls.values()])
                 _, cosines = gradient_alignments(
@@ -236,7 +237,7 @@ class SmallGroups:
     def _compare(self, name: str, rows: np.ndarray, others: Tensor, images: Tensor) -> _Reconstruction:
         """Compare reconstructed images with the group's members and with fresh test images."""
         train = self.problem.train
-        own = to_images(train, train.batch(rows)[0])
+        own = to_images(train, train.tensors(rows)[0])
         fresh = to_images(train, others)
         member_ssim, fresh_ssim = (ssim(images, shown).amax(0).numpy() for shown in (own, fresh))
         member_psnr, fresh_psnr = (psnr(images, shown).amax(0).numpy() for shown in (own, fresh))
@@ -317,11 +318,10 @@ class _Reconstruction:
 def _input_range(problem: Problem) -> tuple[Tensor, Tensor]:
     """The lowest and highest values of an input, ``(C, 1, 1)`` each."""
     train = problem.train
-    low, high = (0, 255) if train.raw.dtype == torch.uint8 else (train.raw.min(), train.raw.max())
-    ends = [
-        train.normalise(torch.full((1, train.shape[0], 1, 1), float(end)).to(train.raw.dtype))[0] for end in (low, high)
-    ]
-    return ends[0], ends[1]
+    low, high = (0, 255) if train.pixels.dtype == torch.uint8 else (train.pixels.min(), train.pixels.max())
+    whole = [torch.full((1, train.shape[0], 1, 1), float(end)).to(train.pixels.dtype) for end in (low, high)]
+    black, white = (tensor_of(train.normalise(image))[0] for image in whole)
+    return black, white
 
 
 def _mean(values: list[float]) -> float:

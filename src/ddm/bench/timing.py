@@ -59,7 +59,7 @@ def question_seconds(datamodel: DistilledDatamodel, test: Samples, count: int, f
 
 
 def _one_question(datamodel: DistilledDatamodel, test: Samples, index: int, fast: bool) -> QuestionSeconds:
-    own = with_cpu_seconds(partial(_forward_backward, datamodel.target, *test.batch([index])))[1]
+    own = with_cpu_seconds(partial(_forward_backward, datamodel.target, *test.tensors([index])))[1]
     whole = with_cpu_seconds(partial(datamodel.attribute, test[index], fast=fast))[1]
     return QuestionSeconds(whole, whole - own)
 

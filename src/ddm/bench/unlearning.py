@@ -19,6 +19,7 @@ from ddm.bench.output import Report, Row
 from ddm.bench.problem import NO_ROWS, Problem
 from ddm.counterfactual.counterfactuals import Counterfactuals
 from ddm.counterfactual.designs import leave_one_out
+from ddm.data.inputs import X, join
 from ddm.distil import distil
 from ddm.plots import ACCENT, NEUTRAL
 from ddm.truth.effects import cross_entropy, log_odds
@@ -96,8 +97,8 @@ def _removals(problem: Problem) -> list[np.ndarray]:
     return [NO_ROWS, *problem.single_groups]
 
 
-def _inputs(problem: Problem) -> Tensor:
-    return torch.cat([problem.train.batch()[0], problem.test.batch()[0]])
+def _inputs(problem: Problem) -> X:
+    return join([problem.train.batch()[0], problem.test.batch()[0]])
 
 
 def _outputs(problem: Problem, method: str) -> Tensor:
@@ -133,7 +134,7 @@ def _margins(problem: Problem, chosen: np.ndarray, kind: str) -> np.ndarray:
     rows = problem.rows_of(chosen)
     masks = leave_one_out(len(problem.partition))[chosen]
     samples = [problem.partition.rows(k) for k in chosen]
-    x = torch.cat([problem.train.batch(rows)[0], problem.test.batch()[0]])
+    x = join([problem.train.batch(rows)[0], problem.test.batch()[0]])
     labels = torch.cat([problem.train.labels[rows], problem.test.labels])
     test = np.arange(len(rows), len(x))
     table = []
@@ -148,7 +149,7 @@ def _margins(problem: Problem, chosen: np.ndarray, kind: str) -> np.ndarray:
     return np.array(table)
 
 
-def _unlearned(problem: Problem, order: int, method: str, masks: np.ndarray, x: Tensor) -> Tensor:
+def _unlearned(problem: Problem, order: int, method: str, masks: np.ndarray, x: X) -> Tensor:
     """Logits ``(G, N, L)`` of DDM's models without each group, for a target trained with a batch order."""
     target = problem.target_with_order(order)
     if method == "nothing":

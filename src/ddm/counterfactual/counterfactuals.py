@@ -16,6 +16,7 @@ from torch import Tensor
 from ddm.compute.once import Once
 from ddm.counterfactual.displaced import Models, multiples, sums
 from ddm.curvature.gradients import jacobian, together
+from ddm.data.inputs import tensor_of
 from ddm.distil.synset import Synset
 from ddm.distil.synset_gradients import synset_gradients
 from ddm.errors import InputError
@@ -82,7 +83,7 @@ class Counterfactuals(Models):
             self.target,
             theta,
             self.target.fixed,
-            self._images[groups],
+            tensor_of(self._images)[groups],
             self._targets[groups],
             hard=self.synset.hard,
             vectorised=False,  # no second derivative is needed, and torch.func takes seconds to import

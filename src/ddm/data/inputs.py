@@ -38,7 +38,7 @@ class Inputs:
     def named_leaves(self) -> dict[str, Tensor]:
         """Every tensor by its path in the nesting, such as ``input_ids`` or ``0.mask``."""
         pairs, _ = pytree.tree_flatten_with_path(self.tree)
-        return {".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path): leaf for path, leaf in pairs}
+        return {".".join(_word(key) for key in path): leaf for path, leaf in pairs}
 
     def __len__(self) -> int:
         return len(self.leaves[0])
@@ -84,6 +84,11 @@ class Inputs:
         return f"Inputs of {len(self):,} samples: {self.shapes}"
 
 
+def _word(key: Any) -> str:
+    """A step of a path: the key of a dict, or the position in a tuple."""
+    return str(getattr(key, "key", getattr(key, "idx", key)))
+
+
 def _devices(where: Sequence[Any]) -> Any:
     """The device among the arguments of ``to``; the CPU if there is none."""
     for each in where:
@@ -94,7 +99,7 @@ def _devices(where: Sequence[Any]) -> Any:
     return None
 
 
-pytree.register_pytree_node(Inputs, lambda one: ([one.tree], None), lambda children, _: Inputs(children[0]))
+pytree.register_pytree_node(Inputs, lambda one: ([one.tree], None), lambda children, _: Inputs(next(iter(children))))
 
 X = Tensor | Inputs
 """Inputs of a few samples: one tensor ``(b, ...)`` of floating-point numbers, or ``Inputs``."""
@@ -119,11 +124,12 @@ def wrap(tree: Any) -> X:
 def equal(one: X, other: X) -> bool:
     """True if two batches are the same, with the same types and on the same device."""
     if isinstance(one, Tensor) or isinstance(other, Tensor):
-        pairs = [(one, other)]
+        pairs: list[tuple[object, object]] = [(one, other)]
     else:
-        if pytree.tree_structure(one.tree) != pytree.tree_structure(other.tree):
+        known, found = one.named_leaves(), other.named_leaves()
+        if known.keys() != found.keys():
             return False
-        pairs = list(zip(one.leaves, other.leaves, strict=True))
+        pairs = [(leaf, found[name]) for name, leaf in known.items()]
     return all(
         isinstance(a, Tensor)
         and isinstance(b, Tensor)
@@ -185,7 +191,7 @@ def rebuild(form: Any, tensor: Callable[[str], Tensor]) -> Inputs:
         return Inputs(tensor(form))
     if isinstance(form, Mapping):
         return Inputs({str(key): rebuild(part, tensor).tree for key, part in form.items()})
-    if isinstance(form, list):
+    if isinstance(form, (list, tuple)):
         return Inputs(tuple(rebuild(part, tensor).tree for part in form))
     raise ValueError("the form of the inputs is damaged")
 

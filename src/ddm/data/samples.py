@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from ddm.compute.validation import are_unique_names
-from ddm.data.inputs import Inputs, X, unwrap, wrap
+from ddm.data.inputs import Inputs, X, tensor_of, unwrap, wrap
 from ddm.data.reading import MEMORY, Collate, Labels, Reading, Source
 from ddm.data.tasks import Task, task_of
 from ddm.errors import InputError
@@ -140,18 +140,19 @@ class Samples(Dataset[tuple[Any, Any]]):
                 labels, classes = parse_labels(found, len(reading), classes, task_of(task), what)
                 none = torch.zeros(0)
                 return cls(reading, labels, classes, none, none, torch.arange(len(reading)))
-            x, found = source.batch(source.items(range(len(source))))  # in one batch, so that all are padded alike
+            x, given = source.batch(source.items(range(len(source))))  # in one batch, so that all are padded alike
         except (TypeError, ValueError, RuntimeError, KeyError) as error:
             if isinstance(error, InputError):
                 raise
+            why = " ".join(str(error).split()).rstrip(".")
             raise InputError(
                 "the dataset must give (input, label) pairs with inputs of one shape, or dicts with labels, or else "
-                f"give a collate_fn that pads them (collate=…); reading it failed with: {error}"
+                f"give a collate_fn that pads them (collate=…); reading it failed with: {why}."
             ) from None
-        if isinstance(found, Tensor) and found.dim() == 2 and found.shape[1] == 1 and task_of(task).has_classes:
-            found = found[:, 0]
-        if found is None:
+        if given is None:
             raise InputError("the samples have no labels: give (input, label) pairs, or dicts with labels.")
+        column = isinstance(given, Tensor) and given.dim() == 2 and given.shape[1] == 1 and task_of(task).has_classes
+        found = given[:, 0] if column else given
         if isinstance(x, Inputs) and isinstance(x.tree, Tensor) and (x.tree.dim() > 3 or x.tree.dtype == torch.uint8):
             x = x.tree  # whole-number pixels, not ids
         if isinstance(x, Tensor):
@@ -202,6 +203,11 @@ class Samples(Dataset[tuple[Any, Any]]):
         return tuple((x if isinstance(x, Tensor) else x.leaves[0]).shape[1:])
 
     @property
+    def dtype(self) -> str:
+        """The type of the stored values."""
+        return self._form[1]
+
+    @property
     def nbytes(self) -> int:
         """Bytes of inputs and labels in memory."""
         return self.raw.nbytes + self.labels.nbytes
@@ -243,6 +249,16 @@ class Samples(Dataset[tuple[Any, Any]]):
         """Inputs ``(b, ...)`` of some samples (default: all) as the network takes them, and labels ``(b, ...)``."""
         rows = _rows(slice(None) if index is None else index)
         return self.normalise(self.raw[rows]), self.labels[rows]
+
+    @property
+    def pixels(self) -> Tensor:
+        """The stored values of inputs that are one tensor, such as pictures; others are refused."""
+        return tensor_of(self.raw)
+
+    def tensors(self, index: Index | None = None) -> tuple[Tensor, Tensor]:
+        """As ``batch``, for inputs that are one tensor; others are refused."""
+        x, y = self.batch(index)
+        return tensor_of(x), y
 
     def subsample(self, count: int, seed: int = 0) -> Samples:
         """At most ``count`` samples, drawn at random."""

@@ -255,7 +255,8 @@ class Positions(Task):
     def unflatten(self, outputs: Tensor) -> Tensor:
         """Outputs ``(..., positions, C)``."""
         assert self.classes is not None
-        return outputs.unflatten(-1, (-1, self.classes))
+        found: Tensor = outputs.unflatten(-1, (-1, self.classes))
+        return found
 
     def mean(self, outputs: Tensor) -> Tensor:
         """The probability of each class at each position, ``(..., positions · C)``."""

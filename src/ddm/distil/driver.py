@@ -203,7 +203,7 @@ def _warn_of_encoding_error(synset: Synset, settings: Settings, *, kept: bool) -
         harmless = " Answers do not depend on it: they come from the kept responses." if kept else ""
         _warn(
             f"the synset misses {error:.1%} of the change that it should make, more than the tolerance of "
-            f"{settings.tolerance:.1%}: use more images (bank={2 * synset.targets.shape[1]}){real}.{harmless}"
+            f"{settings.tolerance:.1%}: use more images (bank={2 * synset.count}){real}.{harmless}"
         )
 
 

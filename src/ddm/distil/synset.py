@@ -14,7 +14,7 @@ from torch import Tensor
 from ddm.compute.tensors import read_finite, read_metadata, write_tensors
 from ddm.compute.validation import are_unique_names, check_fields
 from ddm.curvature.damping import check_facts
-from ddm.data.inputs import Inputs, X, rebuild, skeleton
+from ddm.data.inputs import Inputs, X, rebuild, skeleton, tensor_of
 from ddm.distil.origin import check_origin
 from ddm.errors import InputError
 from ddm.plots import html
@@ -166,8 +166,18 @@ class Synset:
 
     @property
     def _image_count(self) -> str:
-        count, what = self.targets.shape[1], "images" if self.has_images else "samples"
+        count, what = self.count, "images" if self.has_images else "samples"
         return f"{count:,} {what} that all groups share" if self.shared else f"{count:,} {what} each"
+
+    @property
+    def count(self) -> int:
+        """Number of synthetic samples of each group, or of those that all groups share."""
+        return int(self.targets.shape[1])
+
+    @property
+    def pictures(self) -> Tensor:
+        """The inputs, if they are one tensor; others are refused."""
+        return tensor_of(self.images)
 
     @property
     def has_images(self) -> bool:

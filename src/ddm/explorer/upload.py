@@ -29,7 +29,7 @@ MAX_CHARACTERS = 16_384
 def decode(content: bytes, like: Samples) -> Tensor:
     """Decode a picture file into an image ``(C, H, W)`` uint8 with the size and channels of ``like``."""
     channels, height, width = like.shape
-    if like.raw.dtype != torch.uint8 or channels not in (1, 3):
+    if like.pixels.dtype != torch.uint8 or channels not in (1, 3):
         raise InputError("your own pictures need a run of 8-bit grey or colour images: choose a test image.")
     if len(content) > MAX_BYTES:
         raise InputError(f"the picture is larger than {MAX_BYTES // 2**20} MB: use a smaller file.")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ddm.compute.progress import bar
+from ddm.data.inputs import unwrap
 from ddm.data.samples import Samples
 from ddm.errors import InputError
 from ddm.networks import penultimate
 from ddm.training.target import Target
 
-Features = nn.Module | Callable[[Tensor], Tensor] | str | None
+Features = nn.Module | Callable[[Any], Tensor] | str | None
 """Where features come from: the target (None), a module or callable, or ``hf:NAME`` for a pre-trained network."""
 
 
@@ -26,7 +28,7 @@ def features_of(samples: Samples, source: Features, target: Target | None = None
     rows = torch.arange(len(samples)).split(batch_size)
     with torch.no_grad(), _evaluation_mode(source), bar("features", len(rows)) as advance:
         for part in rows:
-            values = extract(samples.batch(part)[0])
+            values = extract(unwrap(samples.batch(part)[0]) if source is not None else samples.batch(part)[0])
             if not isinstance(values, Tensor) or values.dim() < 2 or len(values) != len(part):
                 raise InputError("features must be a tensor with one row per input.")
             parts.append(values.detach().flatten(1).cpu().float())
@@ -37,7 +39,7 @@ def features_of(samples: Samples, source: Features, target: Target | None = None
     return features
 
 
-def _extractor(source: Features, target: Target | None) -> Callable[[Tensor], Tensor]:
+def _extractor(source: Features, target: Target | None) -> Callable[[Any], Tensor]:
     """The function that computes the features of a batch."""
     if source is None:
         if target is None:

@@ -21,7 +21,7 @@ def shared_synset(synset: Synset, columns: int) -> Figure:
     """Plot the images, each scaled to its own range, and beside them the soft targets of each group."""
     from ddm.plots.picture import Picture
 
-    images, classes = synset.images[0], synset.targets.shape[2]
+    images, classes = synset.pictures[0], synset.targets.shape[2]
     widths = [0.5 * columns, 2.5 + 0.28 * min(classes, _LABELS)]
     tall = max(0.5 * -(-len(images) // columns), 0.16 * min(len(synset), _LABELS)) + 1
     figure = Picture(figsize=(sum(widths), tall), layout="constrained")

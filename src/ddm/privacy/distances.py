@@ -81,8 +81,8 @@ def psnr(a: Tensor, b: Tensor) -> Tensor:
 
 def to_images(samples: Samples, x: Tensor) -> Tensor:
     """Network inputs ``(n, C, ...)`` as images in 0 … 1, clamped to the range of the samples' stored values."""
-    scale = 255.0 if samples.raw.dtype == torch.uint8 else 1.0
-    low, high = (0.0, 255.0) if scale > 1 else (float(samples.raw.min()), float(samples.raw.max()))
+    scale = 255.0 if samples.pixels.dtype == torch.uint8 else 1.0
+    low, high = (0.0, 255.0) if scale > 1 else (float(samples.pixels.min()), float(samples.pixels.max()))
     shape = (1, -1, *([1] * (x.dim() - 2)))
     raw = scale * (x.cpu() * samples.std.view(shape) + samples.mean.view(shape))
     return ((raw - low) / (high - low)).clamp(0, 1)

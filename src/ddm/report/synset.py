@@ -30,7 +30,7 @@ def synset_section(subject: Subject) -> dict[str, Any]:
         "noise": noise,
         "images": synset.has_images,
         "what": _what(synset, noise),
-        "count": synset.targets.shape[1],
+        "count": synset.count,
         "hidden": not subject.shown.shown and subject.shown.images and not (synset.shared and noise),
     }
     return facts | (_bank(subject, facts) if synset.shared else _pairs(subject))

@@ -143,7 +143,8 @@ class _Training:
             self.recorder = self._record()
 
     def _record(self, resume: Mapping[str, Any] | None = None) -> Recorder:
-        loss = self.loss if self.loss.is_torchs else None  # another loss may count its calls, and must be a mean
+        # Another loss may count its calls, and must be a mean. Probes know the labels of classifiers alone.
+        loss = self.loss if self.loss.is_torchs and self.task.kind == "classification" else None
         return Recorder(self.network, self.optimizer, directory=self.directory, loss=loss, resume=resume)
 
     def target(self) -> Target:
@@ -311,7 +312,7 @@ def _check_fit(network: nn.Module, samples: Samples, task: Task, device: torch.d
         raise InputError("the network has no parameters to train.")
     check_two_classes(samples)
     _check_ids(network, samples)
-    x, _ = samples.batch([0])
+    x, y = samples.batch(np.arange(min(2, len(samples))))
     network.eval()
     try:
         with torch.no_grad():
@@ -325,6 +326,8 @@ def _check_fit(network: nn.Module, samples: Samples, task: Task, device: torch.d
     if not task.has_classes:
         if (why := task.check_labels(samples.labels, outputs.shape[1])) is not None:
             raise InputError(f"the labels do not fit the network: {why}.")
+        if len(y) > 1 and task.loss.reduction(outputs, y.to(device)) == "sum":
+            raise InputError("the loss adds up the losses of a batch: give one that is their mean.")
     elif outputs.shape[1] < len(samples.classes):
         raise InputError(
             f"the network returns outputs of shape {tuple(outputs.shape[1:])} but the data has "

@@ -160,7 +160,7 @@ class Recorder:
     def _task(self, loss: Loss | Task, task: Task | str | None) -> Task:
         """The task that the user names, or that the loss implies for a network with these outputs."""
         if isinstance(task, str):
-            return Task(task, None if loss is F.cross_entropy else loss)
+            return Task(task, None if loss is F.cross_entropy or isinstance(loss, Task) else loss)
         return task_of(loss, self._watch.width if self._watch is not None else None) if task is None else task
 
     def _warnings(self, loss: SampleLoss, task: Task) -> Iterator[str]:

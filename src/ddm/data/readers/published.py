@@ -14,7 +14,6 @@ import numpy as np
 from torch import Tensor
 
 from ddm.compute.memory import check_memory
-from ddm.data.inputs import tensor_of
 from ddm.data.samples import Data, Samples
 from ddm.data.stratify import choose_stratified
 from ddm.errors import InputError
@@ -87,12 +86,11 @@ def build_splits(
 
 
 def _normalise(name: str, train: Samples, validation: Samples, test: Samples) -> tuple[Samples, Samples, Samples]:
-    dtype = tensor_of(train.raw).dtype
     for samples in (validation, test):
-        if samples.shape != train.shape or tensor_of(samples.raw).dtype != dtype:
+        if samples.shape != train.shape or samples.dtype != train.dtype:
             raise InputError(
-                f"{name} has training inputs of shape {train.shape} and type {dtype} but validation or test inputs of "
-                f"{samples.shape} and {tensor_of(samples.raw).dtype}: make them alike."
+                f"{name} has training inputs of shape {train.shape} and type {train.dtype} but validation or test "
+                f"inputs of {samples.shape} and {samples.dtype}: make them alike."
             )
     mean, std = train.moments()
     train, validation, test = (samples.with_normalisation(mean, std) for samples in (train, validation, test))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ddm.compute.progress import Advance
+from ddm.data.inputs import tensor_of
 from ddm.distil.checkpoints import Pair
 from ddm.distil.gradient.distances import DISTANCES
 from ddm.distil.settings import Settings
@@ -140,4 +141,4 @@ def _augment(images: Tensor, settings: Settings, step: int) -> Tensor:
         return images
     generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + step)
     together = images.reshape(1, -1, *images.shape[-2:])
-    return augmentation.augment(together, settings.augment, generator).reshape(images.shape)
+    return tensor_of(augmentation.augment(together, settings.augment, generator)).reshape(images.shape)

@@ -57,7 +57,8 @@ def curvature_along_each(
     """uᵀGu ``(B,)`` for unit vectors ``(B, P)``; ``advance`` counts forward passes of samples."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.randperm(len(samples), generator=generator)[: _sample_count(target)]
-    x, y = (tensor.to(target.device) for tensor in samples.batch(rows))
+    x, y = samples.batch(rows)
+    x, y = x.to(target.device), y.to(target.device)
     checkpoints = np.unique(np.linspace(0, len(target.trajectory) - 1, _CHECKPOINTS).round().astype(int))
     total = torch.zeros(len(units), dtype=units.dtype, device=units.device)
     for t in checkpoints:

@@ -26,7 +26,7 @@ def initial_samples(
     They depend on the seed and the group's name alone, not on the other groups of the block.
     """
     rows, generator = draw_members(members, name, settings)
-    images, labels = samples.batch(rows)
+    images, labels = samples.tensors(rows)
     if settings.start_images == "noise":
         images = torch.randn(images.shape, generator=generator)
     images = images.to(target.theta)
