@@ -5,6 +5,7 @@ A sample with a view is a text or the row of a table. One without is described b
 
 from __future__ import annotations
 
+import textwrap
 from typing import Protocol, TypeGuard
 
 import numpy as np
@@ -34,8 +35,8 @@ def is_image(samples: Samples) -> bool:
 def describe(samples: Samples, row: int, longest: int = LONGEST) -> str:
     """One sample as text: what its view says, or else its first numbers."""
     text = numbers(samples.batch([row])[0], 0) if samples.view is None else samples.view.text(row)
-    text = " ".join(text.split())
-    return text if len(text) <= longest else f"{text[: longest - 1].rstrip()}…"
+    shortened = textwrap.shorten(text, longest, placeholder="…")
+    return shortened if len(shortened) > 1 else f"{text.strip()[: longest - 1]}…"  # a single long word
 
 
 def name(samples: Samples, row: int) -> str:
@@ -71,7 +72,8 @@ def numbers(x: X, row: int) -> str:
 
 def _first(values: Tensor) -> str:
     flat = values.flatten()
-    shown = ", ".join(f"{value:.3g}" for value in flat[:_NUMBERS].to(torch.float64).tolist())
+    number = "{:.3g}" if flat.is_floating_point() else "{}"
+    shown = ", ".join(number.format(value) for value in flat[:_NUMBERS].tolist())
     return shown if len(flat) <= _NUMBERS else f"{shown}, … ({len(flat):,} numbers)"
 
 

@@ -180,6 +180,8 @@ class Page:
             updates |= answer
         if before is None or (before.show, before.page) != (state.show, state.page):
             updates |= self._update_gallery(state)
+        elif self.run.kind != "image":
+            updates[self.on.snippets] = self._chosen_snippet(state)
         if before is None or (_question_part(before), before.remove) != (_question_part(state), state.remove):
             updates |= self._update_removal(state, effects)
         return updates
@@ -216,8 +218,12 @@ class Page:
             images = [(pictures.enlarge(shown.pixels(test, row)), f"{row}: {label_text(test, row)}") for row in rows]
             return {self.on.gallery: images}
         lines = [(f"{row}: {shown.line(test, int(row))}", int(row)) for row in rows]
-        chosen = state.index if not state.is_own and state.index in rows else None
-        return {self.on.snippets: gr.update(choices=lines, value=chosen)}
+        return {self.on.snippets: gr.update(choices=lines, value=self._chosen_snippet(state))}
+
+    def _chosen_snippet(self, state: State) -> int | None:
+        """The number of the test sample in question; None if the list does not show it."""
+        shown_here = not state.is_own and state.index in gallery.page_rows(self.run, state)
+        return state.index if shown_here else None
 
     def _update_removal(self, state: State, effects: Effects) -> Updates:
         """The model without the ticked groups."""
@@ -225,16 +231,10 @@ class Page:
         return {
             self.on.ticks: gr.update(choices=self._tick_choices(state, effects), value=list(state.remove)),
             self.on.bars: panels.bars(run, state, removal.predict(run, state, question)),
-            self.on.test_set: self._test_set(state),
+            self.on.test_set: panels.tested(run, state),
             self.on.saved: "",
             self.on.comparison: "",
         }
-
-    def _test_set(self, state: State) -> str:
-        """The test samples without the ticked groups."""
-        if self.run.has_classes:
-            return panels.test_set(self.run, state, removal.compare_confusions(self.run, state))
-        return panels.test_scores(self.run, state)
 
     def _tick_choices(self, state: State, effects: Effects) -> list[tuple[str, str]]:
         """The strongest groups and the ticked ones, with their effects."""

@@ -14,7 +14,7 @@ from ddm.data.shown import label_text
 from ddm.explorer import sentences, shown
 from ddm.explorer.explored_run import ExploredRun
 from ddm.explorer.question import Question, class_in_focus
-from ddm.explorer.removal import Confusions, Prediction
+from ddm.explorer.removal import Confusions, Prediction, compare_confusions
 from ddm.explorer.retraining_check import Comparison
 from ddm.explorer.state import State
 
@@ -187,6 +187,11 @@ def members(run: ExploredRun, group: str, sentence: str) -> str:
     """Some training samples of a group whose shares are not known."""
     inside = _members(run, run.datamodel.partition.members(group), THUMBNAILS)
     return f"<p>{escape(sentence)}</p><div class='ddm-thumbnails'>{inside}</div>"
+
+
+def tested(run: ExploredRun, state: State) -> str:
+    """The test samples before and after the removal."""
+    return test_set(run, state, compare_confusions(run, state)) if run.has_classes else test_scores(run, state)
 
 
 def test_scores(run: ExploredRun, state: State) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ddm.data.inputs import tensor_of
 from ddm.data.reading import Reading
 from ddm.data.samples import Samples
-from ddm.data.shown import describe, differing_columns, is_image, label_text, name
+from ddm.data.shown import describe, differing_columns, is_image, label_text
 from ddm.explorer import pictures
 
 SNIPPET = 110
@@ -41,8 +41,8 @@ def line(samples: Samples, row: int) -> str:
     """A sample as plain text in one line, with its name and its label."""
     columns = differing_columns(samples, row, _COLUMNS)
     words = ", ".join(f"{column} {value}" for column, value, _ in columns) or describe(samples, row, SNIPPET)
-    label = label_text(samples, row)
-    return f"{name(samples, row)}{f' · {label}' if label else ''} · {words}"
+    named = "" if samples.ids is None else samples.ids[row]
+    return " · ".join(part for part in (named, label_text(samples, row), words) if part)
 
 
 def pixels(samples: Samples, row: int) -> Tensor:
