@@ -146,7 +146,8 @@ class Shares:
     def _cells(self, row: int, value: float) -> tuple[str, ...]:
         """Name, share, part of the effect and, if it is no image, the words of a sample."""
         part = f"{value / self.effect:.1%}" if self.effect else "–"
-        cells = (self.samples.id(row), self.text(value), part)
+        named = str(row) if self.samples.ids is None else f"{row}, {self.samples.ids[row]}"
+        cells = (named, self.text(value), part)
         return cells if is_image(self.samples) else (*cells, describe(self.samples, row))
 
     def __repr__(self) -> str:

@@ -40,9 +40,8 @@ def describe(samples: Samples, row: int, longest: int = LONGEST) -> str:
 
 
 def name(samples: Samples, row: int) -> str:
-    """The name of a sample for a sentence: its id, unless that is just a number."""
-    found = samples.id(row)
-    return f"sample {found}" if found.isdigit() else found
+    """The name of a sample for a sentence: its id, or its position if it has none."""
+    return f"sample {row}" if samples.ids is None else samples.ids[row]
 
 
 def label_text(samples: Samples, row: int) -> str:
