@@ -47,7 +47,7 @@ def table(task="regression"):
 
     def encode(values):
         typed = pd.DataFrame(
-            {name: [float(values[name])] for name in ("rooms", "size")} | {"street": [values["street"]]}
+            {name: [float(values.get(name, 0))] for name in ("rooms", "size")} | {"street": [values.get("street", "")]}
         )
         raw = (torch.tensor(typed[["rooms", "size"]].to_numpy(np.float32)) - 40) / 40
         return ddm.Samples.from_batch(raw, labels[:1], names, task=task, view=TableView(typed))

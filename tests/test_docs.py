@@ -33,8 +33,11 @@ PAGES = [
     DOCS / name
     for name in (
         "index.md",
+        "scaling.md",
         "guides/own-model-and-loop.md",
         "guides/own-groups.md",
+        "guides/tables.md",
+        "guides/texts.md",
         "guides/finding-bad-data.md",
         "guides/unlearning.md",
         "guides/reading-an-audit.md",

@@ -29,7 +29,7 @@ from ddm.answers.saving import save
 from ddm.counterfactual import designs
 from ddm.counterfactual.displaced import Models
 from ddm.curvature.directional import logits_along
-from ddm.data.inputs import X
+from ddm.data.inputs import X, at_once
 from ddm.data.samples import Samples
 from ddm.data.shown import describe, is_image
 from ddm.distil.response.solve import Responses
@@ -239,10 +239,12 @@ def _loss_along(responses: Responses, t: int, rows: np.ndarray, direction: Tenso
     """Derivative of each sample's loss at θ_t along a direction ``(P,)``: its contribution at checkpoint t."""
     target = responses.target
     theta, fixed = target.at(t)
-    x, y = responses.samples.batch(rows)
-    x, y = x.to(target.device), y.to(target.device)
-    logits, change = logits_along(target, theta, fixed, x, direction)
-    with torch.enable_grad():
-        slopes = torch.autograd.grad(target.loss.each(logits.requires_grad_(), y).sum(), logits)[0]
-    derivatives: np.ndarray = (slopes * change).sum(1).double().cpu().numpy()
+    found, samples = [], responses.samples
+    for x, y in samples.batches(torch.as_tensor(rows).split(at_once(len(rows), samples.bytes_each))):
+        x, y = x.to(target.device), y.to(target.device)
+        logits, change = logits_along(target, theta, fixed, x, direction)
+        with torch.enable_grad():
+            slopes = torch.autograd.grad(target.loss.each(logits.requires_grad_(), y).sum(), logits)[0]
+        found.append((slopes * change).sum(1).double().cpu())
+    derivatives: np.ndarray = torch.cat(found).numpy()
     return derivatives

@@ -13,7 +13,6 @@ from ddm.baselines.hessian import estimate_curvature
 from ddm.baselines.peers import isolated_library
 from ddm.baselines.point import FlatModel, SummedLoss, data_loader, group_batches, query_batches, sum_to_groups
 from ddm.baselines.protocol import ScoreRequest, Scores
-from ddm.data.inputs import tensor_of
 
 _STEPS = 100
 _RANK = 50
@@ -34,14 +33,12 @@ def arnoldi(request: ScoreRequest, steps: int = _STEPS, rank: int = _RANK) -> Sc
             return 1.0
 
         method = ArnoldiInfluenceFunction(
-            FlatModel(target),
+            FlatModel(target, request.packing),
             data_loader(batches),
             "",
             keep_checkpoint,
             loss_fn=SummedLoss(target),
-            hessian_dataset=data_loader(
-                list(zip(tensor_of(curvature.x).split(64), curvature.y.split(64), strict=True))
-            ),
+            hessian_dataset=data_loader(list(zip(curvature.x.split(64), curvature.y.split(64), strict=True))),
             projection_dim=rank,
             seed=request.seed,
             # captum drops its last step, and another one when it stops early: give it one extra step and never stop.

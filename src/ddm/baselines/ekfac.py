@@ -18,15 +18,19 @@ from torch.utils.data import TensorDataset
 from ddm.baselines.group_scores import scores_from_loss_effects, sum_over_groups
 from ddm.baselines.peers import isolated_library
 from ddm.baselines.protocol import CannotRun, ScoreRequest, Scores
+from ddm.data.samples import Samples
+from ddm.data.tasks import Regression, Task
 
 _TRAIN_BATCH = 128
 _QUERY_BATCH = 32
 
+_HALF = 0.5**0.5
+"""Standard deviation for which the squared error is minus the log-likelihood."""
+
 
 def ekfac(request: ScoreRequest, damping: float | None = None) -> Scores:
     """``(1/n) Σ_{i∈κ} g_iᵀ (F + λI)⁻¹ g_z``; by default λ is a tenth of each layer's mean eigenvalue."""
-    # kronfluence cannot replace a network that is a single layer, so wrap it.
-    network = nn.Sequential(copy.deepcopy(request.target.network)).float()
+    network = _Wrapped(request).float()
     layers = _trained_layers(network)
     if not layers:
         raise CannotRun("kronfluence cannot run on this network: it has no trained convolution and no linear layer.")
@@ -47,7 +51,7 @@ def _loss_effects(analyzer: Any, request: ScoreRequest, damping: float | None) -
     from kronfluence.arguments import ScoreArguments
 
     train, test, validation = (
-        TensorDataset(*samples.tensors()) for samples in (request.train, request.test, request.validation)
+        _dataset(request, samples) for samples in (request.train, request.test, request.validation)
     )
     analyzer.fit_all_factors("factors", train, per_device_batch_size=_TRAIN_BATCH)
     for name, queries in (("test", test), ("validation", validation)):
@@ -67,6 +71,23 @@ def _loss_effects(analyzer: Any, request: ScoreRequest, damping: float | None) -
     return loss, total
 
 
+class _Wrapped(nn.Module):
+    """The target on packed inputs ``(b, ...)``. kronfluence cannot replace a network that is a single layer."""
+
+    def __init__(self, request: ScoreRequest) -> None:
+        super().__init__()
+        self.network = copy.deepcopy(request.target.network)
+        self._task, self._packing = request.target.task, request.packing
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._task.outputs(self.network, self._packing.unpack(x))
+
+
+def _dataset(request: ScoreRequest, samples: Samples) -> TensorDataset:
+    x, y = samples.batch()
+    return TensorDataset(request.packing.pack(x), y)
+
+
 def _factor_bytes(analyzer: Any) -> int:
     """Size of the factors that kronfluence stores between queries, in bytes."""
     factors = analyzer.load_eigendecomposition("factors") | analyzer.load_lambda_matrices("factors")
@@ -82,6 +103,15 @@ def _trained_layers(network: nn.Module) -> list[str]:
     ]
 
 
+def _draw_labels(task: Task, outputs: Tensor) -> Tensor:
+    """Labels drawn from what the outputs ``(b, L)`` predict; the squared error is that of a normal distribution."""
+    if task.has_classes:
+        return torch.multinomial(outputs.softmax(1), 1).flatten()
+    if isinstance(task, Regression) and task.loss.name == task.usual_name:
+        return outputs + _HALF * torch.randn_like(outputs)
+    raise CannotRun("EK-FAC needs labels drawn from the predictions: it runs for classes and for the squared error.")
+
+
 def _kronfluence_task(request: ScoreRequest, layers: list[str]) -> Any:
     """The target's loss as a kronfluence task."""
     from kronfluence.task import Task
@@ -91,7 +121,7 @@ def _kronfluence_task(request: ScoreRequest, layers: list[str]) -> Any:
             x, y = batch
             logits = model(x)
             if sample:  # labels drawn from the network's own predictions give the true Fisher information
-                y = torch.multinomial(logits.detach().softmax(1), 1).flatten()
+                y = _draw_labels(request.target.task, logits.detach())
             return request.target.loss(logits, y) * len(y)
 
         def compute_measurement(self, batch: tuple[Tensor, Tensor], model: nn.Module) -> Tensor:

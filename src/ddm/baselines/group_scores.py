@@ -12,9 +12,7 @@ from ddm.groups.partition import Partition
 def sum_over_groups(partition: Partition, values: np.ndarray | Tensor) -> np.ndarray:
     """Sum values of samples ``(n, ...)`` over each group ``(K, ...)``."""
     values = np.asarray(values, dtype=np.float64)
-    totals = np.zeros((len(partition), *values.shape[1:]))
-    np.add.at(totals, partition.groups, values)
-    return totals
+    return np.stack([values[partition.rows(k)].sum(0) for k in range(len(partition))])
 
 
 def mean_over_groups(partition: Partition, values: np.ndarray | Tensor) -> np.ndarray:
@@ -34,10 +32,12 @@ def group_classes(request: ScoreRequest) -> np.ndarray:
 
 
 def class_signs(request: ScoreRequest, labels: Tensor) -> np.ndarray:
-    """Signs ``(K, m)`` for labels ``(m,)``: +1 where the group has the sample's class, −1 elsewhere.
+    """Signs ``(K, m)`` for labels ``(m,)``: +1 where the group has the sample's class or there are none, −1 elsewhere.
 
     Removing data that resemble a sample raises its loss if they share its label, and lowers it if they do not.
     """
+    if not request.train.has_classes:
+        return np.ones((len(request.partition), len(labels)))
     return np.where(group_classes(request)[:, None] == labels.numpy()[None, :], 1.0, -1.0)
 
 

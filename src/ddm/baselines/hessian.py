@@ -33,12 +33,12 @@ HessianProduct = Callable[[Tensor], Tensor]
 class Curvature:
     """H on a subset of the training samples.
 
-    x, y:    inputs and labels of the subset
+    x, y:    packed inputs and labels of the subset
     damping: λ
     highest: the largest eigenvalue of H
     """
 
-    x: X
+    x: Tensor
     y: Tensor
     damping: float
     highest: float
@@ -59,7 +59,7 @@ def estimate_curvature(request: ScoreRequest, limit: int = _SAMPLES) -> Curvatur
     x, y = x.to(target.device), y.to(target.device)
     lowest, highest = extreme_eigenvalues(hessian_product(request, x, y), target.theta, generator)
     decay = target.recipe.weight_decay if target.recipe is not None else 0.0
-    return Curvature(x, y, max(decay, -_MARGIN * lowest, highest / _CONDITION), highest)
+    return Curvature(request.packing.pack(x), y, max(decay, -_MARGIN * lowest, highest / _CONDITION), highest)
 
 
 def hessian_product(request: ScoreRequest, x: X, y: Tensor) -> HessianProduct:

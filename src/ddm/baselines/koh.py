@@ -62,9 +62,10 @@ def dattri_task(request: ScoreRequest) -> Any:
 
     def loss(parameters: dict[str, Tensor], data: tuple[Tensor, Tensor]) -> Tensor:
         x, y = data
-        return target.loss(target.flat(parameters["theta"], target.fixed, x), y.long())  # LiSSA turns labels to floats
+        labels = y.long() if target.task.has_classes else y  # LiSSA turns labels to floats
+        return target.loss(target.flat(parameters["theta"], target.fixed, request.packing.unpack(x)), labels)
 
-    model = FlatModel(target)
+    model = FlatModel(target, request.packing)
     return AttributionTask(loss, model, model.state_dict())
 
 

@@ -1,10 +1,10 @@
 """Groups scored by their distance to a sample: the paper's two baselines without gradients.
 
-predict-based:    the group's mean predicted probabilities ``p̄_κ`` against those of the sample
+predict-based:    the group's mean predicted probabilities (or numbers) ``p̄_κ`` against those of the sample
 clustering-based: the group's centroid in ℳ's penultimate features against the features of the sample
 
 A distance has no direction, so the effect on the loss is taken to be the similarity ``1/(1 + distance)``: positive
-where the group has the sample's true class, negative elsewhere.
+where the group has the sample's true class, or where samples have no class, and negative elsewhere.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ def predict(request: ScoreRequest) -> Scores:
     """Shift ``−‖p̄_κ − p(x)‖²``."""
 
     def probabilities(samples: Samples) -> np.ndarray:
-        values: np.ndarray = request.target.outputs(samples.batch()[0]).softmax(1).cpu().double().numpy()
+        outputs = request.target.outputs(samples.batch()[0])
+        values: np.ndarray = request.target.task.mean(outputs).cpu().double().numpy()
         return values
 
     centres = mean_over_groups(request.partition, probabilities(request.train))

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from ddm.baselines.packing import Packing
 from ddm.baselines.protocol import ScoreRequest
-from ddm.data.inputs import tensor_of
 from ddm.data.samples import Samples
 from ddm.training.target import Target
 
@@ -24,11 +24,11 @@ Batch = tuple[Tensor, Tensor]
 
 
 class FlatModel(nn.Module):
-    """Logits ``(b, L)`` of inputs ``(b, ...)`` at any checkpoint of the target."""
+    """Outputs ``(b, L)`` of packed inputs ``(b, ...)`` at any checkpoint of the target."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, packing: Packing) -> None:
         super().__init__()
-        self.target = target
+        self.target, self.packing = target, packing
         self.theta = nn.Parameter(target.theta.detach().clone())
         self.constants = target.fixed
         self.eval()
@@ -39,8 +39,8 @@ class FlatModel(nn.Module):
         self.theta.data.copy_(theta)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of the target at the current checkpoint."""
-        return self.target.flat(self.theta, self.constants, x)
+        """Outputs of the target at the current checkpoint."""
+        return self.target.flat(self.theta, self.constants, self.packing.unpack(x))
 
 
 class SummedLoss:
@@ -84,7 +84,7 @@ def query_batches(request: ScoreRequest) -> tuple[list[Batch], np.ndarray]:
 def _batches(request: ScoreRequest, samples: Samples, rows: Tensor) -> Iterator[Batch]:
     for part in rows.split(_BATCH):
         x, y = samples.batch(part)
-        yield tensor_of(x).to(request.target.device), y.to(request.target.device)
+        yield request.packing.pack(x).to(request.target.device), y.to(request.target.device)
 
 
 def data_loader(batches: list[Batch]) -> DataLoader[Batch]:

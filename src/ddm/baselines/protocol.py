@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from ddm.baselines.packing import Packing
 from ddm.data.samples import Samples
 from ddm.groups.partition import Partition
 from ddm.training.target import Target
@@ -29,6 +31,11 @@ class ScoreRequest:
     test: Samples
     validation: Samples
     seed: int = 0
+
+    @cached_property
+    def packing(self) -> Packing:
+        """Turns inputs into single tensors, for other tools."""
+        return Packing(self.train.batch([0])[0])
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,7 +36,7 @@ def tracin(request: ScoreRequest, checkpoints: int = _CHECKPOINTS) -> Scores:
             return weights[t]
 
         method = TracInCP(
-            FlatModel(request.target),
+            FlatModel(request.target, request.packing),
             data_loader(batches),
             list(weights),
             load_checkpoint,

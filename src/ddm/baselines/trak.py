@@ -54,7 +54,7 @@ def _sample_scores(
     """τ of every training sample for the test samples ``(n, m)`` and for the validation samples."""
     from trak import TRAKer
 
-    model = FlatModel(request.target)
+    model = FlatModel(request.target, request.packing)
     method = TRAKer(
         model,
         "image_classification",
@@ -69,7 +69,7 @@ def _sample_scores(
     for number, t in enumerate(checkpoints):
         model.load_checkpoint(int(t))
         method.load_checkpoint(model.state_dict(), model_id=number)
-        _for_each_batch(request.train, method.featurize)
+        _for_each_batch(request.train, model, method.featurize)
     method.finalize_features()
     method.projector.model_id = None  # traker has freed the projection; this makes it draw the same one again
     test, validation = (
@@ -84,13 +84,14 @@ def _query_scores(method: Any, model: FlatModel, checkpoints: np.ndarray, name: 
     for number, t in enumerate(checkpoints):
         model.load_checkpoint(int(t))
         method.start_scoring_checkpoint(name, model.state_dict(), number, len(samples))
-        _for_each_batch(samples, method.score)
+        _for_each_batch(samples, model, method.score)
     return np.array(method.finalize_scores(name))  # copied, because the memory-mapped file will be deleted
 
 
-def _for_each_batch(samples: Samples, call: Callable[..., object]) -> None:
+def _for_each_batch(samples: Samples, model: FlatModel, call: Callable[..., object]) -> None:
     for rows in torch.arange(len(samples)).split(_BATCH):
-        call(samples.batch(rows), num_samples=len(rows))
+        x, y = samples.batch(rows)
+        call((model.packing.pack(x), y), num_samples=len(rows))
 
 
 def _error_probabilities(request: ScoreRequest, samples: Samples) -> np.ndarray:

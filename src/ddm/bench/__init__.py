@@ -41,7 +41,7 @@ from ddm.compute.folders import check_empty, lock_folder
 from ddm.errors import InputError
 from ddm.runs.folder import make_writable
 
-__all__ = ["BENCHES", "Folders", "Setup", "make_evidence", "make_truths", "preset", "run", "run_stored"]
+__all__ = ["BENCHES", "STORED", "Folders", "Setup", "make_evidence", "make_truths", "preset", "run", "run_stored"]
 
 BENCHES: dict[str, Callable[[Problem], Report]] = {
     "ablation": ablation.run,
@@ -64,6 +64,9 @@ BENCHES: dict[str, Callable[[Problem], Report]] = {
 }
 """Benchmarks by name: each takes a problem and returns a report."""
 
+STORED = (*recipes.STORED, "evidence")
+"""Benchmarks on stored problems; recipes also runs on other data."""
+
 WORK = "work"
 """The folder beside the results that caches trained models."""
 
@@ -76,7 +79,9 @@ def run(name: str, setup: Setup, out: Path, command: str = "", engine: Engine = 
     engine: where retraining runs
     """
     if name not in BENCHES:
-        raise InputError(f"there is no benchmark '{name}': use truths, evidence, {', '.join(BENCHES)}.")
+        raise InputError(
+            f"there is no benchmark '{name}': use truths, evidence, tables-and-texts, {', '.join(BENCHES)}."
+        )
     return _run(lambda: BENCHES[name](Problem(setup, out / WORK, engine)), setup, out, command)
 
 
@@ -98,15 +103,19 @@ class Folders:
 def run_stored(
     name: str, problems: Sequence[str], folders: Folders, command: str = "", engine: Engine = None
 ) -> dict[str, Any]:
-    """Run ``recipes`` or ``evidence`` on stored problems, as ``run`` does; without problems, on all that have files."""
+    """Run a benchmark on stored problems, as ``run`` does; without problems, on all of its problems that have files.
+
+    name: one of ``STORED``
+    """
     truths, stored, root, work = folders.truths, folders.evidence, folders.root, folders.out / WORK
-    problems = problems or (recipes.stored_names(truths) if name == "recipes" else evidence.stored_names(stored))
+    scores = name in recipes.STORED
+    problems = problems or (recipes.stored_names(name, truths) if scores else evidence.stored_names(stored))
     for problem in problems:
         stored_setup(problem, root)  # refuses unknown names before a folder is made
 
     def make_report() -> Report:
-        if name == "recipes":
-            return recipes.run_stored(problems, truths, root, work, engine)
+        if scores:
+            return recipes.run_stored(name, problems, truths, root, work, engine)
         return evidence.run_stored(problems, truths, stored, root, work, engine)
 
     return _run(make_report, None, folders.out, command)
@@ -151,7 +160,7 @@ def _run(make_report: Callable[[], Report], setup: Setup | None, out: Path, comm
 
 def _check_free(out: Path) -> None:
     """Refuse a folder that holds no results of benchmarks but other files: some could be overwritten."""
-    names = (*BENCHES, "evidence")
+    names = (*BENCHES, *STORED)
     if any(_is_result(out / f"{name}.json", name) for name in names):
         return
     killed = (WORK, *(f"{name}.{kind}" for name in names for kind in ("md", "png")))  # the JSON is written last

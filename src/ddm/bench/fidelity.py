@@ -119,10 +119,11 @@ def shared_facts(problem: Problem) -> Row:
 
 
 def describe_data(problem: Problem) -> str:
-    """The dataset, the number of training images and their size."""
+    """The dataset, the number of training samples, and the size of images."""
     setup = problem.setup
     pixels = f" at {setup.size}×{setup.size} pixels" if setup.size else ""
-    return f"{setup.data}, {len(problem.train):,} training images{pixels}"
+    what = "images" if len(problem.train.shape) == 3 else "samples"
+    return f"{setup.data}, {len(problem.train):,} training {what}{pixels}"
 
 
 def describe_problem(problem: Problem, partition: Partition | None = None) -> str:

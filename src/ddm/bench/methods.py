@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ddm.baselines import BASELINES
@@ -15,6 +16,7 @@ from ddm.baselines.protocol import CannotRun, Scores
 from ddm.bench.outcome import Cost, Outcome
 from ddm.bench.problem import Problem
 from ddm.counterfactual.displaced import Models
+from ddm.data.tasks import Regression, Task
 from ddm.datamodel import DistilledDatamodel
 from ddm.distil import Settings, paper, private
 from ddm.distil.blocks import Block
@@ -127,12 +129,27 @@ def _run_baseline(problem: Problem, method: str) -> Outcome:
 
 
 def _effects_of_scores(problem: Problem, scores: Scores) -> Effects:
-    """Effects from scores: the log-odds rank groups as −loss does, and the effect of a union is the sum over groups."""
-    base = log_odds(problem.target.outputs(problem.test.batch()[0]), problem.test.labels).numpy()
+    """Effects from scores: the effect of a union is the sum over groups."""
+    task, outputs, labels = problem.target.task, problem.target.outputs(problem.test.batch()[0]), problem.test.labels
+    base = (log_odds if task.has_classes else task.margin)(outputs, labels).numpy()
+    margin = scores.loss / _loss_slopes(task, outputs, labels)
     return Effects(
         shift=scores.shift,
-        margin=-scores.loss,
+        margin=margin,
         validation=scores.validation,
-        unions=-(problem.effect_query.unions.astype(float) @ scores.loss),
+        unions=problem.effect_query.unions.astype(float) @ margin,
         base=base,
     )
+
+
+def _loss_slopes(task: Task, outputs: Tensor, labels: Tensor) -> np.ndarray:
+    """How each test loss changes with its margin ``(m,)``: by −1, because only the order over groups counts.
+
+    The margin of a regression is the prediction, which the loss may rise or fall with.
+    """
+    if not isinstance(task, Regression):
+        return -np.ones(len(labels))
+    outputs = outputs.double().requires_grad_()
+    (slopes,) = torch.autograd.grad(task.losses(outputs, labels).sum(), outputs)
+    found: np.ndarray = slopes.sum(1).cpu().numpy()
+    return np.where(found == 0, 1.0, found)

@@ -19,6 +19,7 @@ from torch import nn
 from ddm import data as datasets
 from ddm import networks
 from ddm.baselines.protocol import ScoreRequest
+from ddm.bench import bert, real_data
 from ddm.bench.outcome import Outcome
 from ddm.bench.setup import Setup, short_hash
 from ddm.bench.truths import StoredTruth
@@ -69,10 +70,21 @@ class Problem:
     def data(self) -> Data:
         """The dataset, with noise if the setup asks for it."""
         setup = self.setup
+        if real_data.is_known(setup.data):
+            return real_data.load(setup.data, setup.root)
         data = datasets.load(setup.data, setup.root, limit=setup.limit, size=setup.size)
         if not setup.noise:
             return data
         return replace(data, train=with_noise(data.train, self._noisy_rows, setup.noise, setup.seed))
+
+    @property
+    def test_score(self) -> float:
+        """The target's accuracy on the whole test split; of a regression R², at least 0."""
+        test = self.data.test
+        if test.has_classes:
+            return self.target.accuracy(test)
+        errors = self.target.outputs(test.batch()[0])[:, 0] - test.labels
+        return max(0.0, 1 - float(errors.square().mean() / test.labels.var(correction=0)))
 
     @cached_property
     def without_noise(self) -> Problem:
@@ -119,12 +131,16 @@ class Problem:
     def network(self) -> nn.Module:
         """A new network with the initial weights θ_0."""
         options = {"seed": self.setup.seed, **self.setup.options}
+        if self.setup.model == bert.NAME:
+            return bert.build(self.train.shape, len(self.data.classes), **options)
         return networks.build(self.setup.model, self.train.shape, len(self.data.classes), **options)
 
     @property
     def loss(self) -> Loss:
         """The training loss."""
         smoothing = self.setup.smoothing
+        if not self.train.has_classes:
+            return torch.nn.functional.mse_loss
         return nn.CrossEntropyLoss(label_smoothing=smoothing) if smoothing else torch.nn.functional.cross_entropy
 
     @property
@@ -139,7 +155,7 @@ class Problem:
         with one_thread():
             target = train(self.network, self.train, self.setup.recipe, loss=self.loss, directory=folder)
         if self.stored is not None:
-            self.stored.check_target(target.outputs(self.effect_query.inputs()))
+            self.stored.check_target(target.outputs(self.effect_query.inputs()), target.task)
         return target
 
     def target_with_order(self, order: int) -> Target:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ddm.bench.real_data import WORDS
 from ddm.bench.setup import Setup
 from ddm.errors import InputError
 from ddm.training.recipe import Recipe
@@ -84,11 +85,75 @@ _CONVNET = replace(
     _CIFAR10, limit=4000, options={"width": 16, "depth": 3}, recipe=Recipe(epochs=12, lr=0.05, batch_size=64)
 )
 
+_FLIGHTS = Setup(
+    data="flights",
+    model="mlp",
+    options={"width": 64},
+    recipe=Recipe(epochs=15, lr=0.01, momentum=0.9, batch_size=64),
+    clusters=15,
+    **_COUNTS,
+)
+
+_DEBIAN = Setup(
+    data="debian",
+    model="text-transformer",
+    options={"vocabulary": WORDS, "width": 32, "depth": 1},
+    recipe=Recipe(
+        epochs=4,
+        lr=2e-3,
+        optimizer="adamw",
+        weight_decay=0.01,
+        schedule="cosine",
+        warmup=1,
+        clip_norm=1.0,
+        batch_size=32,
+    ),
+    clusters=2,
+    **_COUNTS,
+)
+
+_BUILT_IN = Setup(
+    data="breast-cancer",
+    model="mlp",
+    options={"width": 32},
+    recipe=Recipe(epochs=30, lr=0.03, batch_size=32),
+    clusters=8,
+    **_COUNTS,
+)
+
+TABLES_AND_TEXTS: dict[str, tuple[str, Setup]] = {
+    "table-flights-sgd": ("flights, late or not, SGD with momentum", _FLIGHTS),
+    "table-flights-adam": (
+        "flights, late or not, Adam",
+        replace(_FLIGHTS, recipe=Recipe(epochs=10, lr=1e-3, optimizer="adam", batch_size=64)),
+    ),
+    "table-flights-delay": (
+        "flights, minutes of delay, regression, SGD",
+        replace(_FLIGHTS, data="flights-delay", recipe=Recipe(epochs=10, lr=0.01, batch_size=64), clusters=30),
+    ),
+    "table-cancer": ("breast cancer, SGD", _BUILT_IN),
+    "table-wine": (
+        "wine, SGD",
+        replace(_BUILT_IN, data="wine", recipe=replace(_BUILT_IN.recipe, batch_size=16), clusters=4),
+    ),
+    "table-diabetes": (
+        "diabetes, regression, SGD",
+        replace(_BUILT_IN, data="diabetes", recipe=replace(_BUILT_IN.recipe, lr=0.01), clusters=15),
+    ),
+    "text-debian-adamw": ("Debian sections, transformer, AdamW, warm-up, cosine schedule, clipping", _DEBIAN),
+    "text-bert-adamw": (
+        "Debian sections, Hugging Face BERT, AdamW, warm-up, cosine schedule, clipping",
+        replace(_DEBIAN, model="bert", recipe=replace(_DEBIAN.recipe, epochs=6, lr=4e-3)),
+    ),
+}
+"""Title and setup of each stored problem on tables and texts, by name."""
+
 PROBLEMS: dict[str, tuple[str, Setup]] = {
     **{f"mnist-{name}": (f"MNIST, {title}", setup) for name, (title, setup) in variants(_MNIST).items()},
     "cifar10-resnet": ("CIFAR-10, ResNet with BatchNorm, momentum, weight decay, cosine schedule", _RESNET),
     "cifar10-vit": ("CIFAR-10, vision transformer, AdamW, warm-up, cosine schedule, clipping", _VIT),
     "cifar10-convnet": ("CIFAR-10, plain SGD", _CONVNET),
+    **TABLES_AND_TEXTS,
 }
 """Title and setup of each stored problem, by name."""
 

@@ -1,4 +1,7 @@
-"""``recipes``: fidelity under each training recipe, against stored retrainings or, for other data, against new ones."""
+"""``recipes`` and ``tables-and-texts``: fidelity on the stored problems, against their stored retrainings.
+
+``recipes`` compares training recipes on images; for other data it retrains.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from ddm.bench.methods import TITLES
 from ddm.bench.outcome import Outcome
 from ddm.bench.output import Report, Row
 from ddm.bench.problem import Problem
-from ddm.bench.problems import PROBLEMS, stored_setup, variants
+from ddm.bench.problems import PROBLEMS, TABLES_AND_TEXTS, stored_setup, variants
 from ddm.bench.truth_files import truth_file
 from ddm.bench.truths import StoredTruth
 from ddm.compute.engine import Engine
@@ -48,23 +51,33 @@ def small_variants(problem: Problem) -> dict[str, tuple[str, Problem]]:
 def run(problem: Problem) -> Report:
     """Compare methods with retraining, for a target of each recipe. Nothing is stored, so all of it is retrained."""
     chosen = small_variants(problem)
-    return _report(f"Fidelity by training recipe: {fidelity.describe_problem(chosen['plain'][1])}", chosen)
+    return _report("recipes", f"Fidelity by training recipe: {fidelity.describe_problem(chosen['plain'][1])}", chosen)
 
 
-def run_stored(names: Sequence[str], truths: Path, root: str | None, work: Path, engine: Engine = None) -> Report:
+STORED = {
+    "recipes": "Fidelity by training recipe, on the stored problems",
+    "tables-and-texts": "Fidelity on tables and texts, on the stored problems",
+}
+"""Titles of the benchmarks on stored problems, by name."""
+
+
+def run_stored(
+    bench: str, names: Sequence[str], truths: Path, root: str | None, work: Path, engine: Engine = None
+) -> Report:
     """Compare methods with the stored retrainings of problems. A problem without a file in ``truths`` is retrained."""
     chosen = {}
-    for name in names or stored_names(truths):
+    for name in names or stored_names(bench, truths):
         path = truth_file(truths, name)
         setup = stored_setup(name, root)
         stored = StoredTruth.load(path) if path.exists() else None
         chosen[name] = (PROBLEMS[name][0], Problem(setup, work, engine, stored))
-    return _report("Fidelity by training recipe, on the stored problems", chosen)
+    return _report(bench, STORED[bench], chosen)
 
 
-def stored_names(truths: Path) -> list[str]:
-    """The problems that have a file in a folder."""
-    names = [name for name in PROBLEMS if truth_file(truths, name).exists()]
+def stored_names(bench: str, truths: Path) -> list[str]:
+    """The problems of one of the benchmarks ``STORED`` that have a file in a folder."""
+    wanted = [name for name in PROBLEMS if (name in TABLES_AND_TEXTS) == (bench == "tables-and-texts")]
+    names = [name for name in wanted if truth_file(truths, name).exists()]
     if not names:
         raise InputError(
             f"there are no stored truths in '{truths}': make them with ddm bench truths, give their folder as "
@@ -73,10 +86,10 @@ def stored_names(truths: Path) -> list[str]:
     return names
 
 
-def _report(title: str, problems: Mapping[str, tuple[str, Problem]]) -> Report:
+def _report(bench: str, title: str, problems: Mapping[str, tuple[str, Problem]]) -> Report:
     rows = [_row(problem, name, title) for name, (title, problem) in problems.items()]
     return Report(
-        "recipes",
+        bench,
         title,
         rows,
         {
@@ -94,10 +107,17 @@ def _report(title: str, problems: Mapping[str, tuple[str, Problem]]) -> Report:
             "its own target, groups and retrainings; another retraining has another batch order.",
             "The responses are those that the synset encodes. Their cost in trainings is the time before the first "
             "question, divided by the time of one training on this machine.",
+            *(_NOTES if bench == "tables-and-texts" else []),
             "The JSON file has all figures of all methods with their intervals.",
             *(f"{row['title']}: {reason}" for row in rows for reason in row["reasons"]),
         ],
     )
+
+
+_NOTES = [
+    "Regressions have R² in place of the test accuracy, and the predicted number in place of the log-odds.",
+    "EK-FAC leaves out embeddings and normalisation layers, which kronfluence does not support.",
+]
 
 
 def _columns(figure: str, methods: Mapping[str, str] | Sequence[str], heading: str | None = None) -> dict[str, str]:
@@ -117,7 +137,7 @@ def _row(problem: Problem, name: str, title: str) -> Row:
         "title": title,
         "groups": len(problem.partition),
         "parameters": problem.target.flat.size,
-        "accuracy": problem.target.accuracy(problem.data.test),
+        "accuracy": problem.test_score,
         "ceiling_rho": ceiling,
         "reasons": [f"{TITLES[method]} could not run: {one.reason}" for method, one in outcomes.items() if one.reason],
     }

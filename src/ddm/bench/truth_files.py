@@ -53,7 +53,7 @@ def measure_truth(problem: Problem) -> StoredTruth:
         data=problem.data_hashes,
         target=problem.target.fingerprint(),
         tests=len(query.test),
-        accuracy=problem.target.accuracy(problem.data.test),
+        accuracy=problem.test_score,
         seconds=problem.training_seconds,
         versions=package_versions(),
     )

@@ -3,7 +3,7 @@
 NAME.safetensors holds, for n training samples in K groups and L classes,
 
     groups   (n,)                  int16    the group of each training sample
-    parents  (K,)                  int16    the class of each group
+    parents  (K,)                  int16    the class of each group; −1 where samples have no class
     removed  (R, K)                uint8    1 for removed groups: none, every single group, pairs, random unions
     base     (O, m + v, L)         float16  logits of m test and v validation samples with all groups, by batch order
     changes  (O, R − 1, m + v, L)  float16  the logits after each other removal, minus ``base``
@@ -27,6 +27,7 @@ from torch import Tensor
 from ddm.bench.setup import Setup, short_hash
 from ddm.compute.tensors import read_intact, read_metadata, write_tensors
 from ddm.compute.validation import are_unique_names, check_fields
+from ddm.data.tasks import Task, task_of
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
 from ddm.truth.effects import EffectQuery, Effects, effects_of_outputs
@@ -34,6 +35,9 @@ from ddm.truth.effects import EffectQuery, Effects, effects_of_outputs
 _FORMAT = "ddm truth 1"
 
 _ADVICE = "restore it, or delete it and run ddm bench truths again"
+
+_NO_CLASS = -1
+"""The class of groups of samples without classes."""
 
 _SAME_TARGET = 1e-3
 """Mean absolute difference of probabilities up to which two trained networks count as the same target.
@@ -51,7 +55,7 @@ class Facts:
     data:     a hash of each split of the data
     target:   the fingerprint of the target
     tests:    m, the number of test samples
-    accuracy: the target's accuracy on the whole test split
+    accuracy: the target's accuracy on the whole test split; of a regression R²
     seconds:  seconds of one training on one thread
     versions: versions of the packages that retrained
     """
@@ -85,7 +89,7 @@ class StoredTruth:
     def save(self, path: Path) -> None:
         """Write the file atomically."""
         parents = self.partition.parents
-        assert parents is not None
+        parents = np.full(len(self.partition), _NO_CLASS) if parents is None else parents
         tensors = {
             "groups": torch.as_tensor(self.partition.groups).to(torch.int16),
             "parents": torch.as_tensor(parents).to(torch.int16),
@@ -135,7 +139,8 @@ class StoredTruth:
         if (len(query.test), len(query.test) + len(query.validation)) != (self.facts.tests, self.logits.shape[2]):
             raise InputError("the stored truth is of other test samples: ask for those of its setup.")
         rows = self._rows(query.removed)
-        return [effects_of_outputs(logits[rows], logits[0], query) for logits in self.logits]
+        task = task_of(None if query.test.has_classes else "regression")
+        return [effects_of_outputs(logits[rows], logits[0], query, task) for logits in self.logits]
 
     def check_data(self, data: Mapping[str, str], count: int) -> None:
         """Refuse data other than those that the retrainings used.
@@ -152,13 +157,13 @@ class StoredTruth:
                 "or make the truth again with ddm bench truths."
             )
 
-    def check_target(self, outputs: Tensor) -> None:
-        """Warn if a target with logits ``(m + v, L)`` is not the one whose retrainings are stored."""
-        stored = self.logits[0, 0].double().softmax(-1)
-        difference = float((outputs.cpu().double().softmax(-1) - stored).abs().mean())
+    def check_target(self, outputs: Tensor, task: Task) -> None:
+        """Warn if a target with outputs ``(m + v, L)`` is not the one whose retrainings are stored."""
+        stored = task.mean(self.logits[0, 0].double())
+        difference = float((task.mean(outputs.cpu().double()) - stored).abs().mean())
         if not difference <= _SAME_TARGET:
             warnings.warn(
-                f"rounding on this machine gave another target than the stored truth has: their probabilities differ "
+                f"rounding on this machine gave another target than the stored truth has: their predictions differ "
                 f"by {difference:.2g} on average, more than {_SAME_TARGET:g}, so figures will be lower than they "
                 "should be. Make the truth on this machine with ddm bench truths.",
                 stacklevel=2,
@@ -190,7 +195,11 @@ def _read_partition(facts: Facts, groups: Tensor, parents: Tensor) -> Partition:
     count, classes = len(facts.names), len(facts.classes)
     if not count or groups.dim() != 1 or groups.dtype != torch.int16 or groups.unique().tolist() != list(range(count)):
         raise ValueError("it does not hold a group for each sample")
-    if parents.shape != (count,) or parents.dtype != torch.int16 or not ((parents >= 0) & (parents < classes)).all():
+    if parents.shape != (count,) or parents.dtype != torch.int16:
+        raise ValueError("it does not hold a class for each group")
+    if (parents == _NO_CLASS).all():
+        return Partition(groups.long().numpy(), facts.names, None, facts.classes)
+    if not ((parents >= 0) & (parents < classes)).all():
         raise ValueError("it does not hold a class for each group")
     return Partition(groups.long().numpy(), facts.names, parents.long().numpy(), facts.classes)
 

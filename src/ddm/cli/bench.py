@@ -24,7 +24,7 @@ def bench(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Dataset: digits, mnist, cifar10 …; default digits. recipes and evidence use stored problems."
+            help="Dataset: digits, mnist, cifar10 …; default digits. Benchmarks on stored problems have their own."
         ),
     ] = None,
     root: Root = None,
@@ -64,7 +64,8 @@ def bench(
 ) -> None:
     """Run a benchmark: a table or figure that compares this method with others and with retraining.
 
-    "truths" retrains the problems and writes a file for each, by default into bench/truths. "recipes" reads them.
+    "truths" retrains the problems and writes a file for each, by default into bench/truths. "recipes" (images) and
+    "tables-and-texts" read them.
     "truths --evidence" retrains without unions of groups and in other batch orders. "evidence" reads these files too.
     """
     from ddm import bench as benches
@@ -79,8 +80,8 @@ def bench(
         _refuse_options(context, "truths", ("root", "out", "problem", "engine", "as_json"))
         _show_files(benches.make_truths(problem or [], root, out or TRUTHS, engine), as_json)
         return
-    if name == "evidence" or (name == "recipes" and data is None):
-        what = name if name == "evidence" else "recipes without --data"
+    if name in benches.STORED and (name != "recipes" or data is None):
+        what = name if name != "recipes" else "recipes without --data"
         _refuse_options(context, what, (*_STORED, *(["evidence_files"] if name == "evidence" else [])))
         out = out or Path("benchmarks") / "stored"
         folders = benches.Folders(truths or TRUTHS, evidence_files or EVIDENCE, root, out)
@@ -89,7 +90,7 @@ def bench(
     if problem or truths or evidence or evidence_files:
         raise InputError(
             "--problem, --truths, --evidence and --evidence-files are for stored problems (recipes without --data, "
-            "evidence, truths): leave them out."
+            "tables-and-texts, evidence, truths): leave them out."
         )
     data = data or "digits"
     setup = benches.preset(data, model, scale)

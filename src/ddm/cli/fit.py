@@ -48,7 +48,10 @@ _RECIPE = (
 def fit(
     context: typer.Context,
     data: Annotated[
-        str, typer.Argument(help="Dataset: digits, mnist, cifar10 …, folder:PATH, npz:PATH, csv:PATH, parquet:PATH or hf:NAME.")
+        str,
+        typer.Argument(
+            help="Dataset: digits, mnist, cifar10 …, folder:PATH, npz:PATH, csv:PATH, parquet:PATH or hf:NAME."
+        ),
     ] = "digits",
     out: Annotated[
         Path | None, typer.Option(parser=output_path, metavar="PATH", help="Folder for the run; default runs/DATA.")

@@ -22,8 +22,10 @@ from ddm.answers.intervals import NO_INTERVALS
 from ddm.answers.shares import Shares
 from ddm.answers.trace import Trace
 from ddm.compute.progress import format_duration
+from ddm.data.samples import Samples
+from ddm.data.views import shortened
+from ddm.distil.plan import Estimate
 from ddm.plots import units
-from ddm.runs.plan import Estimate
 from ddm.runs.verify import OTHER, Verification
 from ddm.truth.audit import RUNS, Audit, trust_line
 from ddm.truth.figures import label_of, meaning_of
@@ -54,6 +56,9 @@ def describe_run(out: Console, facts: dict[str, Any], folder: str) -> None:
     out.print(f"Files: {folder}")
 
 
+_VIEW = 120
+"""Maximum characters of a sample in a table."""
+
 _SCORES = {"accuracy": "Accuracy", "f1": "F1", "absolute-error": "Mean absolute error", "r2": "R²"}
 """What scores are called."""
 
@@ -63,7 +68,8 @@ def _scores(facts: dict[str, Any]) -> str:
     samples, sentences = facts["samples"], []
     for name, title in _SCORES.items():
         if name in facts:
-            train, validation, test = (score_text(name, facts[name][split]) for split in ("train", "validation", "test"))
+            scores = facts[name]
+            train, validation, test = (score_text(name, scores[split]) for split in ("train", "validation", "test"))
             sentences.append(
                 f"{title}: {train} on the training set, {validation} on {samples['validation']:,} validation samples, "
                 f"{test} on {samples['test']:,} test samples."
@@ -93,7 +99,7 @@ def describe_damping(damping: dict[str, float]) -> str:
 def describe_estimate(out: Console, estimate: Estimate) -> None:
     """Print the estimate of a fit."""
     stages = ", ".join(f"{stage} {format_duration(seconds)}" for stage, seconds in estimate.seconds.items())
-    out.print(f"This fit would take about {format_duration(sum(estimate.seconds.values()))}: {stages}.")
+    out.print(f"This fit would take about {format_duration(estimate.total)}: {stages}.")
     workers = f" (including {estimate.workers} workers)" if estimate.workers else ""
     out.print(
         f"It needs about {estimate.memory / 2**30:.1f} GiB of memory{workers} and "
@@ -163,8 +169,9 @@ def describe_trace(out: Console, trace: Trace) -> None:
     out.print(f"{SIGN[0].upper()}{SIGN[1:]}.")
 
 
-def shares_table(shares: Shares, count: int) -> Table:
-    """A table of the samples of a group that contribute most to its effect."""
+def shares_table(shares: Shares, count: int, train: Samples | None = None) -> Table:
+    """A table of the samples of a group that contribute most to its effect, with what they are if they have a view."""
+    view = None if train is None else train.view
     table = _table(
         f"Samples of group {shares.group} by their share of its effect on: {shares.output}\n"
         f"{shares.text(shares.effect)} without the group, the sum over its {len(shares)} samples",
@@ -172,9 +179,24 @@ def shares_table(shares: Shares, count: int) -> Table:
         ("training sample", "share", "percent of the effect"),
         caption=SIGN,
     )
+    if view is not None:
+        table.add_column("what it is")
     for row, value in shares.top(count):
-        table.add_row(str(row), shares.text(value), f"{value / shares.effect:.1%}")
+        cells = [str(row), shares.text(value), f"{value / shares.effect:.1%}"]
+        if view is not None and train is not None:
+            cells.append(escape(f"{_label_of(train, row)}: {shortened(view.text(row), _VIEW)}"))
+        table.add_row(*cells)
     return table
+
+
+def _label_of(samples: Samples, row: int) -> str:
+    """The label of a sample in words."""
+    label = samples.labels[row]
+    if samples.has_classes:
+        return samples.classes[int(label)]
+    if label.dim() == 0:
+        return f"{samples.classes[0]} {float(label):.6g}"
+    return ", ".join(f"{name} {value:g}" for name, value in zip(samples.classes, label.tolist(), strict=True))
 
 
 def describe_diagnosis(out: Console, diagnosis: Diagnosis, count: int) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ddm.cli.options import AsJson, DataName, Device, Root, Run, audited_part, output_path, print_json
+from ddm.cli.options import AsJson, DataName, Device, FactoryName, Root, Run, audited_part, output_path, print_json
 
 
 def unlearn(
@@ -20,19 +20,21 @@ def unlearn(
     ),
     data: DataName = None,
     root: Root = None,
+    factory: FactoryName = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Write the model as it would be without some groups, as a file for ddm.networks.load."""
+    """Write the model as it would be without some groups, as a file for ddm.networks.load (or load_state_dict)."""
     from ddm import networks
-    from ddm.compute.terminal import console
-    from ddm.runs import run as runs
     from ddm.answers.scores import score
     from ddm.cli.text import score_change
+    from ddm.compute.terminal import console
+    from ddm.runs import run as runs
 
-    datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
+    datamodel, dataset = runs.open_run(run, name=data, root=root, factory=factory, device=device)
     network = datamodel.counterfactual(remove)
-    networks.save(network, out)
+    own = datamodel.factory is not None
+    (networks.save_weights if own else networks.save)(network, out)
     task, splits = datamodel.target.task, ("validation", "test")
     before, after = (
         {split: score(each, dataset.split(split), task) for split in splits}
@@ -56,5 +58,6 @@ def unlearn(
     for name, values in scores.items():
         for split, value in values.items():
             say(f"  {split} {score_change(name, value['before'], value['after'])}")
-    say(f"Model: {out} (load it with ddm.networks.load).")
+    how = "its weights: load_state_dict(safetensors.torch.load_file(…))" if own else "load it with ddm.networks.load"
+    say(f"Model: {out} ({how}).")
     say(datamodel.trust)

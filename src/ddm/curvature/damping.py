@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -58,19 +58,24 @@ class Damping:
     missed: dict[float, float] = field(default_factory=dict)
 
 
-def choose_damping(curvature: Curvature, pulls: Tensor) -> Damping:
+def choose_damping(
+    curvature: Curvature, pulls: Tensor, set_damping: Callable[[float], object] | None = None
+) -> Damping:
     """Set the curvature's damping to the multiple that suits pulls ``(B, P)`` of some groups best.
 
     The search climbs from c = 1, the damping of the training, and stops where the gain falls and little curvature is
     missed, because each multiple costs a factorisation. Between two multiples it interpolates over log c.
+
+    set_damping: sets the chosen multiple (default: that of the curvature)
     """
+    set_damping = set_damping or curvature.set_damping
     pulls = _comparable(pulls, _FEW_PULLS if curvature.cost.rows_per_solve else len(pulls))
     if not len(pulls):
-        curvature.set_damping(1.0)
+        set_damping(1.0)
         return Damping()
     trials = _search(curvature, pulls)
     scale = _least(trials)
-    curvature.set_damping(scale)
+    set_damping(scale)
     known = {c: trial for c, trial in sorted(trials.items()) if math.isfinite(trial.missed)}
     return Damping(scale, {c: t.gain for c, t in known.items()}, {c: t.missed for c, t in known.items()})
 

@@ -61,7 +61,14 @@ class Trial:
 
 
 class Curvature(Protocol):
-    """An estimate of Ḡ + cΛ for a network of P parameters."""
+    """An estimate of Ḡ + cΛ for a network of P parameters.
+
+    damping: Λ ``(P,)``
+    scale:   c
+    """
+
+    damping: Tensor
+    scale: float
 
     @property
     def cost(self) -> Cost:

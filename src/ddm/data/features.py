@@ -6,6 +6,7 @@ frequent value and one for all others. Missing numbers become the median of the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,11 @@ MIN_ROWS = 5
 
 _DISTINCT = 0.5
 """Share of different values from which on words are names or free text, which no network can learn from."""
+
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+_LOOKED_AT = 20
+"""Values that must look like dates before all are read as dates."""
 
 _NAMED = 4
 """Maximum columns that a sentence names."""
@@ -101,11 +107,12 @@ def _typed(column: pd.Series[Any], value: Any) -> Any:
             return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
         return float(text) if is_number(column) else text
     except (ValueError, KeyError):
-        raise InputError(f"'{text[:40]}' is no value for the column '{column.name}': give one like those it has.") from None
+        raise InputError(f"'{text[:40]}' is no value for '{column.name}': give one like those of the column.") from None
 
 
 def usable(frame: pd.DataFrame, what: str) -> pd.DataFrame:
     """The columns that a network can learn from. Prints a note of those that are left out, and of missing values."""
+    frame = frame.assign(**{str(name): _dates(frame[name]) for name in frame.columns if _hold_dates(frame[name])})
     reasons: dict[str, list[str]] = {}
     for name in frame.columns:
         if (why := _useless(frame[name])) is not None:
@@ -120,10 +127,25 @@ def usable(frame: pd.DataFrame, what: str) -> pd.DataFrame:
         shown = sorted(missing, key=lambda name: -missing[name])
         parts = _listed([f"{name} {max(missing[name], 0.001):.1%}" for name in shown])
         progress.note(
-            f"{what}: {len(missing)} column{'s have' if len(missing) > 1 else ' has'} missing values ({parts}). Missing "
-            "numbers become the median of the training rows, missing words a value of their own."
+            f"{what}: {len(missing)} column{'s have' if len(missing) > 1 else ' has'} missing values ({parts}). "
+            "Missing numbers become the median of the training rows, missing words a value of their own."
         )
     return left
+
+
+def _hold_dates(column: pd.Series[Any]) -> bool:
+    """True for words that are all dates such as 2024-12-31, with or without a time."""
+    present = column.dropna()
+    if is_number(column) or not all(isinstance(word, str) and _DATE.match(word) for word in present[:_LOOKED_AT]):
+        return False
+    return len(present) > 0 and bool(_dates(present).notna().all())
+
+
+def _dates(column: pd.Series[Any]) -> pd.Series[Any]:
+    """Words as dates; those that are none are missing."""
+    import pandas as pd
+
+    return pd.to_datetime(column, errors="coerce", format="ISO8601", utc=True)
 
 
 def _useless(column: pd.Series[Any]) -> str | None:

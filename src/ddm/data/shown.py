@@ -6,7 +6,7 @@ A sample with a view is a text or the row of a table. One without is described b
 from __future__ import annotations
 
 import textwrap
-from typing import Protocol, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ddm.data.inputs import X
 from ddm.data.samples import Samples
+from ddm.data.views import TableView
 from ddm.plots.units import minus
 
 LONGEST = 240
@@ -87,12 +88,8 @@ def differing_columns(samples: Samples, row: int, count: int) -> list[tuple[str,
     like = samples.labels == samples.labels[row] if samples.has_classes else torch.ones(len(samples), dtype=torch.bool)
     rows = like.nonzero()[:, 0].numpy()
     some = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _COMPARED)).astype(int))]
-    return view.differing(row, some, count)
+    return view.differing(row, view[some], count)
 
 
-class _Table(Protocol):
-    def differing(self, row: int, rows: np.ndarray, count: int, /) -> list[tuple[str, str, str]]: ...
-
-
-def _is_table(view: object) -> TypeGuard[_Table]:
-    return hasattr(view, "differing")
+def _is_table(view: object) -> TypeGuard[TableView]:
+    return isinstance(view, TableView)

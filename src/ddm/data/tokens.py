@@ -95,8 +95,8 @@ def _load(name: str) -> Any:
         from huggingface_hub import constants
     except ImportError:
         raise InputError(
-            f"the tokenizer '{name}' needs the Hugging Face libraries: pip install 'distilled-datamodel[hub]', or leave "
-            "out --tokenizer."
+            f"the tokenizer '{name}' needs the Hugging Face libraries: pip install 'distilled-datamodel[hub]', or "
+            "leave out --tokenizer."
         ) from None
     local = os.path.isdir(name) or bool(constants.HF_HUB_OFFLINE)
     try:

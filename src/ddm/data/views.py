@@ -34,14 +34,14 @@ class TextView:
 
     def text(self, row: int, /) -> str:
         """The beginning of a text."""
-        return _shortened(str(self.texts[row]), SNIPPET)
+        return shortened(str(self.texts[row]), SNIPPET)
 
 
 @dataclass(frozen=True, eq=False)
 class TableView:
     """Rows of a table.
 
-    frame: the columns that the network reads, as they are in the file ``(n, columns)``
+    frame: the columns that the network reads and that of the groups, as they are in the file ``(n, columns)``
     """
 
     frame: pd.DataFrame
@@ -55,18 +55,18 @@ class TableView:
     def text(self, row: int, /) -> str:
         """The columns of a row with their values, such as ``carrier UA, dep_delay 93``."""
         values = zip(self.frame.columns, self.frame.iloc[row], strict=True)
-        return _shortened(", ".join(f"{name} {_value(value)}" for name, value in values), ROW)
+        return shortened(", ".join(f"{name} {_value(value)}" for name, value in values), ROW)
 
-    def differing(self, row: int, rows: np.ndarray, count: int = 5) -> list[tuple[str, str, str]]:
-        """The columns in which a row differs most from other ``rows``, such as those of its class.
+    def differing(self, row: int, others: TableView, count: int = 5) -> list[tuple[str, str, str]]:
+        """The columns in which a row differs most from other rows, such as those of its class.
 
         Returns for each its name, its value in this row, and what is usual: the median, or the most frequent value.
         """
         found = []
         for name in self.frame.columns:
-            here, others = self.frame[name].iloc[row], self.frame[name].iloc[rows].dropna()
-            if len(others):
-                distance, usual = (_from_numbers if _is_number(others) else _from_words)(here, others)
+            here, there = self.frame[name].iloc[row], others.frame[name].dropna()
+            if len(there):
+                distance, usual = (_from_numbers if _is_number(there) else _from_words)(here, there)
                 found.append((distance, str(name), _value(here), _value(usual)))
         found.sort(key=lambda each: -each[0])
         return [(name, value, usual) for distance, name, value, usual in found[:count] if distance > 0]
@@ -99,10 +99,10 @@ def _value(value: Any) -> str:
         return "missing"
     if isinstance(value, (float, np.floating)):
         return f"{value:.6g}"
-    return _shortened(str(value), SNIPPET // 4)
+    return shortened(str(value), SNIPPET // 4)
 
 
-def _shortened(text: str, most: int) -> str:
+def shortened(text: str, most: int) -> str:
     """A text on one line, cut between words."""
     words = " ".join(text[: 4 * most].split())
     if len(words) <= most:

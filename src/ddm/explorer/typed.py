@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ddm.data.samples import Samples
+from ddm.data.views import TableView
 from ddm.errors import InputError
 from ddm.explorer.explored_run import ExploredRun
 
@@ -32,11 +33,14 @@ def restore(run: ExploredRun, typed: str) -> Samples:
 
 
 def columns_of(run: ExploredRun, samples: Samples, row: int) -> list[list[str]]:
-    """The names and values of the columns of a row, to be edited."""
+    """The names and values of those columns of a row that the network reads, to be edited."""
     if run.kind != "row" or run.data.encode is None:
         return []
-    frame = samples.view.frame.iloc[[row]]  # type: ignore[union-attr]
-    return [[str(name), "" if frame[name].isna().iloc[0] else str(frame[name].iloc[0])] for name in frame.columns]
+    read, view = run.data.encode({}).view, samples.view
+    assert isinstance(read, TableView)
+    assert isinstance(view, TableView)
+    values = view.frame.iloc[[row]]
+    return [[name, "" if values[name].isna().iloc[0] else str(values[name].iloc[0])] for name in read.frame.columns]
 
 
 def as_text(rows: Sequence[Sequence[Any]]) -> str:

@@ -9,7 +9,7 @@ from ddm.networks.mlp import MLP
 from ddm.networks.registry import NETWORKS, accepted, build, from_spec, learning_rate, names, outline
 from ddm.networks.resnet18ap import ResNet18AP
 from ddm.networks.simplevit import SimpleViT
-from ddm.networks.storage import load, save
+from ddm.networks.storage import load, save, save_weights
 from ddm.networks.text_transformer import TextTransformer
 
 __all__ = [
@@ -31,4 +31,5 @@ __all__ = [
     "outline",
     "penultimate",
     "save",
+    "save_weights",
 ]

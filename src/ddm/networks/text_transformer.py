@@ -1,6 +1,7 @@
 """A small transformer encoder that classifies texts, given as token ids."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +53,13 @@ class TextTransformer(Network):
         depth, dropout = check_integer("depth", depth, maximum=1000), check_share("dropout", dropout)
         if width % heads:
             raise InputError(f"give a width that divides by heads ({heads}), not {width}.")
-        options = {"vocabulary": vocabulary, "width": width, "depth": depth, "heads": heads, "ratio": ratio}
+        options: dict[str, Any] = {
+            "vocabulary": vocabulary,
+            "width": width,
+            "depth": depth,
+            "heads": heads,
+            "ratio": ratio,
+        }
         options |= check_scaling(scale, shift)
         super().__init__("text-transformer", shape, classes, init=init, seed=seed, **options, dropout=dropout)
         with self.building():

@@ -11,9 +11,9 @@ from typing import Any
 from ddm import networks
 from ddm.compute.files import read_json
 from ddm.compute.validation import check_fields
-from ddm.distil import Settings
 from ddm.data import is_table
 from ddm.data.columns import Columns
+from ddm.distil import Settings
 from ddm.errors import InputError
 from ddm.training.recipe import Recipe
 

@@ -70,8 +70,8 @@ def _config_of_run(run: Path, name: str | None) -> Config:
             raise InputError(f"the run '{run}' was saved from Python and does not name its dataset: pass --data.")
         if datasets.is_table(name):
             raise InputError(
-                f"the run '{run}' was saved from Python and does not name the columns of its table: open it there, with "
-                "ddm.load."
+                f"the run '{run}' was saved from Python and does not name the columns of its table: open it there, "
+                "with ddm.load."
             )
         return Config(data=name)
     config = Config.from_dict(values)

@@ -107,11 +107,15 @@ def open_run(
     data: Data | None = None,
     name: str | None = None,
     root: str | None = None,
+    factory: str | None = None,
     device: str = "cpu",
 ) -> tuple[DistilledDatamodel, Data]:
-    """The datamodel of a run and its dataset; other training data than the run's own are refused."""
+    """The datamodel of a run and its dataset; other training data than the run's own are refused.
+
+    factory: names the code that builds a network of the user's own
+    """
     device_of(device)
-    datamodel = store.load(run, device=device)
+    datamodel = store.load(run, factory=factory, device=device)
     if data is None:
         data = load_data_of_run(run, name, root)
     if data.train.fingerprint() != datamodel.data:

@@ -104,7 +104,9 @@ def build_network(name: str, samples: Samples, task: Task, options: Mapping[str,
     given, needed = dict(options or {}), samples.options.get("vocabulary")
     vocabulary = given.get("vocabulary", needed)
     if needed is not None and isinstance(vocabulary, int) and vocabulary < needed:
-        raise InputError(f"the texts have {needed:,} token ids, more than vocabulary={vocabulary}: leave out the option.")
+        raise InputError(
+            f"the texts have {needed:,} token ids, more than vocabulary={vocabulary}: leave out the option."
+        )
     brought = networks.accepted(name, samples.options)
     return networks.build(name, samples.shape, task.width(len(samples.classes)), **{**brought, **given})
 
@@ -162,8 +164,9 @@ class _Training:
         self.network.train()
         with torch.random.fork_rng():  # dropout draws from the global generator
             torch.manual_seed(seed)
-            for rows in order.split(self.recipe.batch_size):
-                self._descend(rows, generator)
+            parts = order.split(self.recipe.batch_size)
+            for rows, (x, y) in zip(parts, self.samples.batches(parts), strict=True):
+                self._descend(x, y, rows, generator)
                 advance(1)
         self.epoch += 1
         if self.recipe.checkpoint_every is None or (
@@ -173,9 +176,8 @@ class _Training:
         if self.progress_file is not None:
             self._save_progress(self.progress_file)
 
-    def _descend(self, rows: Tensor, generator: torch.Generator) -> None:
-        """Train on one batch. A batch without included samples counts as a step but changes nothing."""
-        x, y = self.samples.batch(rows)
+    def _descend(self, x: X, y: Tensor, rows: Tensor, generator: torch.Generator) -> None:
+        """Train on the batch of the samples at ``rows``. Without included samples, nothing changes."""
         x = augmentation.augment(x, self.recipe.augment, generator)
         included = self.included[rows]  # selected last, so that augmentation does not depend on ``without``
         lr = self.recipe.lr_at(self.step, self.total)
@@ -192,6 +194,8 @@ class _Training:
         try:
             value = self.loss.weighted(self._outputs(x.to(dtype_of(self.network))), y, weights)
         except ValueError as error:
+            if isinstance(error, InputError):
+                raise
             reason = " ".join(str(error).split())
             raise InputError(f"a batch of {len(x)} does not work: choose another batch size ({reason}).") from None
         if not torch.isfinite(value):
@@ -309,7 +313,7 @@ def _check_ids(network: nn.Module, samples: Samples) -> None:
 def _check_fit(network: nn.Module, samples: Samples, task: Task, device: torch.device) -> None:
     """Refuse a network that does not accept the samples, or whose outputs do not fit their labels."""
     if not any(parameter.requires_grad for parameter in network.parameters()):
-        raise InputError("the network has no parameters to train.")
+        raise InputError("the network has no parameters to train: call requires_grad_(True) on those that it should.")
     check_two_classes(samples)
     _check_ids(network, samples)
     x, y = samples.batch(np.arange(min(2, len(samples))))

@@ -7,6 +7,7 @@ mean of a column or the words of a vocabulary, is learnt after the splits are dr
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -80,7 +81,11 @@ def _csv(file: Path) -> pd.DataFrame:
     separator = _separator(file)
     check_memory(_IN_MEMORY * file_size(file), f"'{file}'", "keep fewer rows or columns")
     try:
-        return pd.read_csv(file, sep=separator, encoding="utf-8-sig", skipinitialspace=True, low_memory=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows with more values than there are names
+            options: dict[str, Any] = {"sep": separator, "encoding": "utf-8-sig", "low_memory": False}
+            frame: pd.DataFrame = pd.read_csv(file, index_col=False, skipinitialspace=True, **options)
+            return frame
     except UnicodeDecodeError:
         raise InputError(f"'{file}' is not text in UTF-8: save it as a CSV file in UTF-8.") from None
     except Exception as error:  # the parser raises many types
@@ -107,15 +112,18 @@ def _check_width(count: int, file: Path) -> None:
 
 def _parquet(file: Path) -> pd.DataFrame:
     try:
-        import pyarrow.parquet as parquet
+        from pyarrow import parquet
     except ImportError:
-        raise InputError(f"'{file}' needs pyarrow: pip install 'distilled-datamodel[hub]', or give a CSV file.") from None
+        raise InputError(
+            f"'{file}' needs pyarrow: pip install 'distilled-datamodel[hub]', or give a CSV file."
+        ) from None
     try:
         with parquet.ParquetFile(file) as opened:
             _check_width(opened.metadata.num_columns, file)
             groups = (opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups))
             check_memory(2 * sum(group.total_byte_size for group in groups), f"'{file}'", "keep fewer rows or columns")
-            return opened.read().to_pandas(ignore_metadata=True)
+            frame: pd.DataFrame = opened.read().to_pandas(ignore_metadata=True)
+            return frame
     except InputError:
         raise
     except Exception as error:  # pyarrow raises its own types
@@ -159,7 +167,7 @@ def _check(frame: pd.DataFrame, columns: Columns, what: str) -> None:
         raise InputError(f"{what} has two columns of the same name: rename one.")
     if len(frame) == 0:
         raise InputError(f"{what} has column names but no rows: add rows.")
-    frame.columns = names  # type: ignore[assignment]
+    frame.columns = names
     if columns.text is not None and is_number(frame[columns.text]):
         raise InputError(f"the column '{columns.text}' of {what} holds numbers, not text: name another, or no --text.")
 
@@ -332,7 +340,12 @@ class _Encoded:
         frame = self.table.inputs.iloc[positions]
         samples = Samples.from_arrays(features.encode(frame), **self._labelled(positions))
         moments = (torch.as_tensor(values, dtype=torch.float32) for values in (features.mean, features.std))
-        return replace(samples.with_normalisation(*moments), view=TableView(frame))
+        return replace(samples.with_normalisation(*moments), view=TableView(self._shown(frame)))
+
+    def _shown(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """What people see of some rows: the group, and the columns that the network reads."""
+        group = self.table.columns.group_by
+        return frame if group is None else self.table.frame.loc[frame.index, [group, *frame.columns]]
 
     def _text_rows(self, positions: np.ndarray, tokens: _Tokens) -> Samples:
         texts = self.table.texts(positions)

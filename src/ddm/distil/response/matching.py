@@ -172,7 +172,7 @@ class ResponseMatching:
         """Choose the damping once, by a few groups of the partition; ``pulls (B, P)`` are those of this block."""
         if self.damping is not None:
             if not self._damped:
-                self.responses.curvature.set_damping(self.damping.scale)
+                self.responses.set_damping(self.damping.scale)
                 self._damped = True
             return
         probes = np.unique(np.linspace(0, len(partition) - 1, _PROBES).round().astype(int)).tolist()

@@ -28,8 +28,8 @@ _TURNS, _MIN_TURN = 2, 128
 """The samples of a group take turns: each checkpoint uses every _TURNS-th of them, if that leaves at least _MIN_TURN.
 Gradients at neighbouring checkpoints are alike, so this loses little; with fewer samples it did for a ResNet."""
 
-_GROUPS, _FLOATS = 4, 2**24
-"""Maximum groups per task, and maximum floats that a task returns."""
+_GROUPS, _FLOATS, _BYTES = 4, 2**24, 2**28
+"""Maximum groups per task, maximum floats that a task returns, and maximum bytes of its inputs."""
 
 
 @dataclass(frozen=True)
@@ -49,21 +49,28 @@ def group_pulls(
     where: engine.Engine = None,
     advance: Advance = lambda amount: None,
     limits: Sequence[float] | None = None,
+    segments: Sequence[int] | None = None,
 ) -> Tensor:
     """ḡ ``(B, P)`` with the weights of T checkpoints; ``advance`` counts backward passes of samples.
 
-    limits: maximum norm of a sample's gradient at each checkpoint
+    limits:   maximum norm of a sample's gradient at each checkpoint
+    segments: for each checkpoint the number of its segment, from 0 on; then the pulls ``(B, S, P)`` of S segments
     """
-    pulls = torch.zeros(len(groups), target.flat.size).to(target.theta)
+    segments = segments or [0] * len(checkpoints)
+    parts = max(segments) + 1
+    pulls = torch.zeros(len(groups), parts, target.flat.size).to(target.theta)
     where = engine_for(where, target, len(checkpoints) * sum(len(group.rows) for group in groups))
-    tasks = _Tasks(samples, groups, max(1, min(_GROUPS, _FLOATS // target.flat.size)))
+    largest = max((len(group.rows) for group in groups), default=1) * samples.bytes_each
+    each = min(_GROUPS, _FLOATS // (parts * target.flat.size), _BYTES // max(1, largest))
+    tasks = _Tasks(samples, groups, max(1, each))
     local = target.for_workers(checkpoints, Backend.parse(where))
     numbers = checkpoints if local is target else range(len(checkpoints))
-    work = _Pull(local, numbers, weights, limits)
+    work = _Pull(local, numbers, weights, segments, limits)
     for start, found in engine.run_tasks(work, tasks, engine=where, description=None):
         pulls[start : start + len(found)] = found.to(pulls)
         advance(len(checkpoints) * sum(len(group.rows) for group in groups[start : start + len(found)]))
-    return pulls.div_(weights.total(target))
+    pulls.div_(weights.total(target))
+    return pulls if parts > 1 else pulls[:, 0]
 
 
 @dataclass(frozen=True)
@@ -89,20 +96,22 @@ class _Tasks(Sequence[_Task]):
     def __getitem__(self, number: int) -> _Task:  # type: ignore[override]
         start = number * self.each
         groups = self.groups[start : start + self.each]
-        return _Task(start, tuple((self.samples[group.rows], group.share) for group in groups))
+        return _Task(start, tuple((self.samples[group.rows].in_memory(), group.share) for group in groups))
 
 
 @dataclass(frozen=True)
 class _Pull:
-    """Computes the pulls × W̄ ``(b, P)`` of a task's groups, and returns the number of the first group with them."""
+    """Computes the pulls × W̄ ``(b, S, P)`` of a task's groups, and returns the number of the first group with them."""
 
     target: Target
     checkpoints: Sequence[int]
     weights: StepWeights
+    segments: Sequence[int]
     limits: Sequence[float] | None = None
 
     def __call__(self, task: _Task) -> tuple[int, Tensor]:
-        pulls = torch.zeros(len(task.groups), self.target.flat.size, dtype=self.target.theta.dtype)
+        shape = len(task.groups), max(self.segments) + 1, self.target.flat.size
+        pulls = torch.zeros(shape, dtype=self.target.theta.dtype)
         batches = [samples.batch() for samples, _ in task.groups]
         generators = [torch.Generator().manual_seed(task.start + row) for row in range(len(batches))]
         for position, t in enumerate(self.checkpoints):
@@ -111,9 +120,10 @@ class _Pull:
                 turns = _TURNS if len(x) >= _TURNS * _MIN_TURN else 1
                 some = slice(position % turns, None, turns)
                 seen = self.target.as_trained(x[some], generators[row])
-                pulls[row] += weight * self._gradient(position, *state, seen, y[some]).cpu()
+                gradient = self._gradient(position, *state, seen, y[some]).cpu()
+                pulls[row, self.segments[position]] += weight * gradient
         shares = torch.tensor([share for _, share in task.groups]).to(pulls)
-        return task.start, pulls.mul_(shares[:, None])
+        return task.start, pulls.mul_(shares[:, None, None])
 
     def _gradient(self, position: int, theta: Tensor, fixed: State, x: X, y: Tensor) -> Tensor:
         """∇L(θ) ``(P,)`` of a group at the checkpoint at this position."""
