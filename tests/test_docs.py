@@ -147,12 +147,12 @@ def test_the_code_of_a_page_runs_as_it_is_written(page, started, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("tool", "written"), [("tensorboard", "logs"), ("mlflow", "mlruns"), ("wandb", "wandb")])
+@pytest.mark.parametrize(("tool", "written"), [("tensorboard", "logs"), ("mlflow", "mlflow.db"), ("wandb", "wandb")])
 def test_answers_reach_the_tool_of_a_guide(tool, written, tmp_path, monkeypatch):
     pytest.importorskip(tool)
     monkeypatch.setenv("WANDB_SILENT", "true")
     run(DOCS / "guides" / "where-answers-go.md", tmp_path, tool)
-    assert any(path.is_file() for path in (tmp_path / written).rglob("*"))
+    assert (tmp_path / written).exists()
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ def test_every_plot_is_a_matplotlib_figure(datamodel, refined, digits):
         datamodel.synset.plot(),
         datamodel.target.trajectory.plot(),
     ]
-    assert all(isinstance(figure, Figure) for figure in figures)
+    assert all(type(figure) is Figure for figure in figures)
 
 
 @pytest.mark.parametrize("made", [texts, table])
