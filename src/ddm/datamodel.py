@@ -14,8 +14,9 @@ from torch.utils.data import Dataset
 
 from ddm.answers.attribution import Attribution, attribute
 from ddm.answers.diagnosis import Diagnosis, diagnose
-from ddm.answers.objectives import ObjectiveLike
+from ddm.answers.objectives import ObjectiveLike, resolve
 from ddm.answers.question import Batch, Question, batch_of
+from ddm.answers.sample_scores import find_scores
 from ddm.answers.shares import Shares, find_shares
 from ddm.answers.trace import Trace, trace, verify_trace
 from ddm.compute.engine import Engine
@@ -339,7 +340,7 @@ class DistilledDatamodel:
         """
         if group is None:
             group = self.trace(question, objective).group
-        return find_shares(
+        found = find_shares(
             self._clusters,
             self.partition,
             self.partition.index(group),
@@ -348,6 +349,35 @@ class DistilledDatamodel:
             output,
             lambda: self._responses(train),
         )
+        return replace(found, samples=self.training_set.get(train))  # cached responses may know other names of them
+
+    def scores(
+        self,
+        question: Question,
+        objective: ObjectiveLike = "loss",
+        *,
+        output: str | None = None,
+        train: Samples | Dataset[Any] | None = None,
+    ) -> np.ndarray:
+        """The score of every training sample for every sample asked about, ``(n_train, n_test)``.
+
+        A score is the effect of removing the training sample on the objective of the single test sample, to first
+        order. With the default, the loss, *positive = the training sample helps*: the loss rises without it. This is
+        also the sign of dattri, TRAK and most others. With an objective that is better when larger, such as
+        ``logits``, a sample that supports the value has a negative score: change the sign for other tools.
+
+        The cost is one solve for each test sample, and one gradient of each training sample at each checkpoint.
+        The result takes 4 bytes for each pair of samples.
+
+        output: the value in question, for objectives with one value per class; None is the predicted class
+        train:  the training set, for a loaded datamodel that cannot find it
+        """
+        batch, resolved = self._batch(question), resolve(objective, self.target.task)
+        classes = self.partition.classes
+        if output is not None and output not in classes:
+            raise InputError(f"there is no value '{output}': use one of {', '.join(classes)}.")
+        number = None if output is None else classes.index(output)
+        return find_scores(self._responses(train), batch, resolved, number)
 
     def _responses(self, train: Samples | Dataset[Any] | None) -> Responses:
         """The responses of the target, cached because factoring its curvature is slow."""

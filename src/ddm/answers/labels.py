@@ -54,6 +54,7 @@ class Suspect:
     label:       its label
     likely:      the class that the model without its group predicts
     probability: the probability that this model gives to the label
+    id:          the name of the sample, such as its path
     """
 
     row: int
@@ -61,6 +62,7 @@ class Suspect:
     label: str
     likely: str
     probability: float
+    id: str = ""
 
 
 @dataclass(frozen=True, eq=False)

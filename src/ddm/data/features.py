@@ -7,7 +7,7 @@ frequent value and one for all others. Missing numbers become the median of the 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +78,36 @@ class Features:
         if not np.isfinite(encoded).all():
             raise InputError("the table has numbers too large for float32: divide such a column, or --drop it.")
         return encoded
+
+
+def typed_row(like: pd.DataFrame, typed: Mapping[str, Any]) -> pd.DataFrame:
+    """One row with the columns and types of a table, of values as a user types them; an empty value is missing."""
+    import pandas as pd
+
+    if unknown := [name for name in typed if name not in like.columns]:
+        raise InputError(f"the table has no column '{unknown[0]}': leave it out.")
+    row = {name: _typed(like[name], typed.get(name)) for name in like.columns}
+    return pd.DataFrame({name: pd.Series([value]) for name, value in row.items()})
+
+
+def _typed(column: pd.Series[Any], value: Any) -> Any:
+    """A typed value as the column has them."""
+    import pandas as pd
+    from pandas.api import types
+
+    text = "" if value is None or value != value else str(value).strip()
+    if text in ("", "missing"):
+        return pd.NaT if types.is_datetime64_any_dtype(column) else float("nan") if is_number(column) else None
+    try:
+        if types.is_datetime64_any_dtype(column):
+            return pd.Timestamp(text, tz=getattr(column.dt, "tz", None))
+        if types.is_timedelta64_dtype(column):
+            return pd.Timedelta(text)
+        if types.is_bool_dtype(column):
+            return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
+        return float(text) if is_number(column) else text
+    except (ValueError, KeyError):
+        raise InputError(f"'{text[:40]}' is no value for '{column.name}': give one like those of the column.") from None
 
 
 def usable(frame: pd.DataFrame, what: str) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, overload
 
@@ -387,6 +387,8 @@ class Data:
 
     published: number of samples in the publisher's training file
     task:      what the labels are, as ``ddm.data.tasks`` names it
+    encode:    makes a sample, whose label means nothing, of what a user types: a text, or the values of a row by
+               column; None for data that are not texts or tables
     """
 
     name: str
@@ -395,6 +397,7 @@ class Data:
     test: Samples
     published: int
     task: str = "classification"
+    encode: Callable[[Any], Samples] | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -81,7 +81,8 @@ def build_splits(
     splits = (training, validating[0] if validating else testing, testing)
     if not published.normalised:
         splits = _normalise(name, *splits)
-    return Data(name, *splits, len(published.train.labels), published.task)
+    encode = getattr(parts[0].split, "encode", None)
+    return Data(name, *splits, len(published.train.labels), published.task, encode)
 
 
 def _normalise(name: str, train: Samples, validation: Samples, test: Samples) -> tuple[Samples, Samples, Samples]:

@@ -22,7 +22,7 @@ from ddm.compute import progress
 from ddm.compute.files import file_size
 from ddm.compute.memory import check_memory
 from ddm.data.columns import Columns
-from ddm.data.features import Features, is_number, usable
+from ddm.data.features import Features, is_number, typed_row, usable
 from ddm.data.inputs import Inputs
 from ddm.data.readers.locate import one_line
 from ddm.data.readers.published import Published
@@ -268,7 +268,8 @@ class _Tokens:
 
     def encode(self, texts: Sequence[str]) -> Inputs:
         """Token ids and their mask."""
-        ids, mask = padded(self.tokenizer.ids(texts, self.length), self.width, self.tokenizer.padding)
+        rows = [ids[: self.width] for ids in self.tokenizer.ids(texts, self.length)]
+        ids, mask = padded(rows, self.width, self.tokenizer.padding)
         return Inputs({"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)})
 
 
@@ -322,6 +323,18 @@ class _Encoded:
             groups=None if self.groups is None else self.groups[positions],
             options=self.options,
         )
+
+    def encode(self, typed: str | Mapping[str, Any]) -> Samples:
+        """One sample of a text, or of the values of a row by column. Its label means nothing."""
+        first = self.split.positions[:1]
+        if isinstance(self.code, _Tokens):
+            view = TextView(np.array([str(typed)], dtype=object))
+            return replace(self._text_rows(first, self.code), raw=self.code.encode([str(typed)]), view=view)
+        if not isinstance(typed, Mapping):
+            raise InputError("give the values of a row by the names of its columns.")
+        frame = typed_row(self.table.inputs, typed)
+        raw = torch.from_numpy(self.code.encode(frame))
+        return replace(self._table_rows(first, self.code), raw=raw, view=TableView(frame))
 
     def _table_rows(self, positions: np.ndarray, features: Features) -> Samples:
         frame = self.table.inputs.iloc[positions]
