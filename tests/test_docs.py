@@ -2,7 +2,8 @@
 
 A page's ```python blocks are run in their order, in one namespace and an empty folder. ``PREAMBLES`` gives the names
 that a page leaves to the reader; a page that goes on from another finds the other's files. A block is left out after
-``<!-- test: skip because … -->``. Of ```console blocks, each line ``$ ddm …`` must be one that the command accepts.
+``<!-- test: skip because … -->``. One after ``<!-- needs: PACKAGE -->`` has a test of its own, which is skipped where
+the package is not installed. Of ```console blocks, each line ``$ ddm …`` must be one that the command accepts.
 """
 
 import contextlib
@@ -32,12 +33,16 @@ PAGES = [
     DOCS / name
     for name in (
         "index.md",
+        "scaling.md",
         "guides/own-model-and-loop.md",
         "guides/own-groups.md",
+        "guides/tables.md",
+        "guides/texts.md",
         "guides/finding-bad-data.md",
         "guides/unlearning.md",
         "guides/reading-an-audit.md",
         "guides/how-much-retraining.md",
+        "guides/where-answers-go.md",
     )
 ]
 STARTED = DOCS / "get-started.md"
@@ -63,23 +68,27 @@ def train(model, optimizer):
 }
 
 
-def blocks(page, *kinds):
-    """The fenced blocks of some kinds, with the number of the line each begins at; skipped ones are left out."""
+def blocks(page, *kinds, tool=None):
+    """The fenced blocks of some kinds, with the number of the line each begins at; skipped ones are left out.
+
+    tool: also those that need this package
+    """
     found = re.finditer(
-        r"(?:<!-- test: skip because (?P<why>[^>]+) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$",
+        r"(?:<!-- test: skip because (?P<why>[^>]+) -->\n)?(?:<!-- needs: (?P<tool>\w+) -->\n)?"
+        r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$",
         page.read_text(encoding="utf-8"),
         re.MULTILINE | re.DOTALL,
     )
     for block in found:
-        if block["kind"] in kinds and not block["why"]:
+        if block["kind"] in kinds and not block["why"] and block["tool"] in (None, tool):
             yield block.string.count("\n", 0, block.start("text")), block["text"]
 
 
-def run(page, folder):
+def run(page, folder, tool=None):
     """Run a page's Python in a folder and return what it prints; errors point to lines of the page."""
     names = {"__name__": "page"}
     parts = [("preamble", PREAMBLES.get(page, ""))]
-    parts += [(str(page), "\n" * line + text) for line, text in blocks(page, "python")]
+    parts += [(str(page), "\n" * line + text) for line, text in blocks(page, "python", tool=tool)]
     assert len(parts) > 1
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as said:
         patch.chdir(folder)
@@ -135,6 +144,15 @@ def test_getting_started_gives_about_what_the_page_says(started):
 def test_the_code_of_a_page_runs_as_it_is_written(page, started, tmp_path):
     shutil.copytree(started[0], tmp_path, dirs_exist_ok=True)
     run(page, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("tool", "written"), [("tensorboard", "logs"), ("mlflow", "mlflow.db"), ("wandb", "wandb")])
+def test_answers_reach_the_tool_of_a_guide(tool, written, tmp_path, monkeypatch):
+    pytest.importorskip(tool)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    run(DOCS / "guides" / "where-answers-go.md", tmp_path, tool)
+    assert (tmp_path / written).exists()
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ddm.data.tasks import Task
     from ddm.datamodel import DistilledDatamodel
     from ddm.distil.checks import check
+    from ddm.distil.plan import plan
     from ddm.distil.settings import Settings
     from ddm.distil.synset import Synset
     from ddm.errors import InputError
@@ -66,6 +67,7 @@ __all__ = [
     "load",
     "networks",
     "objectives",
+    "plan",
     "record",
     "tasks",
     "train",
@@ -93,6 +95,7 @@ _HOMES = {
     "leave_out": "training.leave_out",
     "check": "distil.checks",
     "load": "runs.store",
+    "plan": "distil.plan",
     "train": "training.loop",
 }
 """The module that defines each public name."""

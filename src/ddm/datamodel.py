@@ -14,8 +14,9 @@ from torch.utils.data import Dataset
 
 from ddm.answers.attribution import Attribution, attribute
 from ddm.answers.diagnosis import Diagnosis, diagnose
-from ddm.answers.objectives import ObjectiveLike
+from ddm.answers.objectives import ObjectiveLike, resolve
 from ddm.answers.question import Batch, Question, batch_of
+from ddm.answers.sample_scores import find_scores
 from ddm.answers.shares import Shares, find_shares
 from ddm.answers.trace import Trace, trace, verify_trace
 from ddm.compute.engine import Engine
@@ -35,11 +36,13 @@ from ddm.distil import Distilled, Settings, changed, distil, distil_kept
 from ddm.distil import private as private_settings
 from ddm.distil.checks import check, refuse_or_warn
 from ddm.distil.kept import KeptResponses
+from ddm.distil.plan import settings_within
 from ddm.distil.response.solve import Responses
 from ddm.distil.synset import Synset
-from ddm.errors import InputError
+from ddm.errors import InputError, is_out_of_memory
 from ddm.groups.features import Features
-from ddm.groups.partition import Group, Partition, make_partition
+from ddm.groups.partition import Group, Partition, PartitionLike, make_partition
+from ddm.networks.factory import Factory, FactoryLike, checked_factory
 from ddm.plots import html
 from ddm.training.target import Target
 from ddm.truth.audit import Audit, audit, trust_line
@@ -69,6 +72,7 @@ class DistilledDatamodel:
     find:         loads the training set when it is first needed, for a run that names its data
     responses:    the kept responses, from which answers come; None if answers come from the synset
     evidence:     the retrained networks that correct the answers; None before ``refine`` or ``audit``
+    factory:      names the code that builds a network of the user's own; None if saved runs do not name it
     """
 
     def __init__(
@@ -86,11 +90,12 @@ class DistilledDatamodel:
         find: Callable[[], Samples] | None = None,
         responses: KeptResponses | None = None,
         evidence: Evidence | None = None,
+        factory: Factory | None = None,
     ) -> None:
         self.distilled = Distilled(synset, class_synset, responses)
         self.distilled.check_made_for(target.origin(data))
         self.target, self.partition, self.settings, self.data = target, partition, settings, data
-        self.config, self.audited = config, audited
+        self.config, self.audited, self.factory = config, audited, factory
         self.training_set = TrainingSet(data, samples, described, find, (config or {}).get("data") or "", target.task)
         self._unrefined = answering_models(target, partition, self.distilled)
         self._use(evidence)
@@ -103,11 +108,13 @@ class DistilledDatamodel:
         samples: Samples | Dataset[Any],
         clusters: int = 10,
         *,
-        partition: str | Partition | Sequence[Any] | np.ndarray = "kmeans",
+        partition: PartitionLike = "kmeans",
         features: Features = None,
         collate: Collate | None = None,
         settings: Settings | None = None,
         private: bool = False,
+        parameters: str | Sequence[str] | None = None,
+        budget: str | float | None = None,
         directory: Path | str | None = None,
         engine: Engine = None,
         config: dict[str, Any] | None = None,
@@ -116,11 +123,17 @@ class DistilledDatamodel:
     ) -> DistilledDatamodel:
         """Split the training set into groups and distil the influence of each.
 
-        partition: kmeans (``clusters`` per class), class, sequence, a group label for each sample, or a ``Partition``
+        partition: kmeans (``clusters`` per class), class, sequence, a group for each sample (a word, number or date),
+                   a mapping of names to positions in the training set, which may overlap, or a ``Partition``
         features:  inputs of k-means; by default the target's penultimate layer
         collate:   makes a batch of samples, as ``DataLoader(collate_fn=…)`` takes it, for a dataset that needs one
         settings:  how to distil; ``changes`` replace single settings, e.g. ``ipc=2, matching="forward"``
         private:   start from noise and clip the gradient of each sample, so that a synset reveals less about it
+        parameters: what the datamodel moves: ``head`` for the last linear layer alone, or names of parameters or
+                   patterns such as ``layer4.*`` (default: all that were trained). Cheap for large networks, and right
+                   as far as the other layers do not depend on the group; retraining trains all layers as before
+        budget:    maximum time, such as ``"10 min"`` or seconds. The fit leaves out the synset, then uses fewer
+                   checkpoints, samples per group and curvature rows, until its plan fits, and says what it chose
         directory: where finished parts are saved, so that a killed fit resumes
         engine:    where independent tasks run: serial, processes, dask://HOST:PORT, ray or ray://HOST:PORT. The result
                    is the same bit for bit (default: this process for little work, else processes)
@@ -131,7 +144,10 @@ class DistilledDatamodel:
         end_stage = on_stage or (lambda stage: None)
         settings = changed(settings or Settings(), changes)
         settings = private_settings(settings) if private else settings
+        target = target if parameters is None else target.displacing(parameters, samples.batch([0])[0])
         refuse_or_warn(check(target, samples, partition, settings))
+        if budget is not None:
+            settings = settings_within(budget, target, samples, clusters, partition, features, settings, engine)
         groups = make_partition(target, samples, partition, clusters, features, settings.seed)
         end_stage("partition")
         parts = Path(directory) if directory is not None else None
@@ -324,7 +340,7 @@ class DistilledDatamodel:
         """
         if group is None:
             group = self.trace(question, objective).group
-        return find_shares(
+        found = find_shares(
             self._clusters,
             self.partition,
             self.partition.index(group),
@@ -333,6 +349,35 @@ class DistilledDatamodel:
             output,
             lambda: self._responses(train),
         )
+        return replace(found, samples=self.training_set.get(train))  # cached responses may know other names of them
+
+    def scores(
+        self,
+        question: Question,
+        objective: ObjectiveLike = "loss",
+        *,
+        output: str | None = None,
+        train: Samples | Dataset[Any] | None = None,
+    ) -> np.ndarray:
+        """The score of every training sample for every sample asked about, ``(n_train, n_test)``.
+
+        A score is the effect of removing the training sample on the objective of the single test sample, to first
+        order. With the default, the loss, *positive = the training sample helps*: the loss rises without it. This is
+        also the sign of dattri, TRAK and most others. With an objective that is better when larger, such as
+        ``logits``, a sample that supports the value has a negative score: change the sign for other tools.
+
+        The cost is one solve for each test sample, and one gradient of each training sample at each checkpoint.
+        The result takes 4 bytes for each pair of samples.
+
+        output: the value in question, for objectives with one value per class; None is the predicted class
+        train:  the training set, for a loaded datamodel that cannot find it
+        """
+        batch, resolved = self._batch(question), resolve(objective, self.target.task)
+        classes = self.partition.classes
+        if output is not None and output not in classes:
+            raise InputError(f"there is no value '{output}': use one of {', '.join(classes)}.")
+        number = None if output is None else classes.index(output)
+        return find_scores(self._responses(train), batch, resolved, number)
 
     def _responses(self, train: Samples | Dataset[Any] | None) -> Responses:
         """The responses of the target, cached because factoring its curvature is slow."""
@@ -467,13 +512,18 @@ class DistilledDatamodel:
         """The training set, if it is loaded."""
         return self.training_set.samples
 
-    def save(self, path: Path | str) -> None:
+    def save(self, path: Path | str, factory: FactoryLike | None = None) -> None:
         """Write a run directory that ``ddm.load`` and the command line read.
 
-        path: a new or empty folder, or a run of the same data and network, which is replaced
+        path:    a new or empty folder, or a run of the same data and network, which is replaced
+        factory: what builds a network of your own: ``"package.module:make"``, or that with keyword arguments,
+                 ``("package.module:Net", {"width": 8})``. The run stores the name, and whoever opens the run gives it
+                 again: ``ddm.load(path, factory="package.module:make")`` or ``--factory package.module:make``
         """
         from ddm.runs import store
 
+        if factory is not None:
+            self.factory = checked_factory(factory, self.target.network)
         store.save(self, output_path(path))
 
     def _level(self, level: str, general: bool = False) -> tuple[Models, Partition]:
@@ -491,7 +541,17 @@ class DistilledDatamodel:
         return Samples.from_dataset(dataset, task=self.target.task)
 
     def _batch(self, question: Question) -> Batch:
-        return batch_of(question, self.target.task, len(self.partition.classes))
+        x, labels = batch_of(question, self.target.task, len(self.partition.classes))
+        try:
+            self.target.outputs(x[:1])
+        except (RuntimeError, ValueError, TypeError) as error:
+            if isinstance(error, InputError) or is_out_of_memory(error):
+                raise
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"the network does not accept these inputs ({reason}): ask with inputs like those of the training."
+            ) from None
+        return x, labels
 
     def _repr_html_(self) -> str:
         sizes = self.partition.sizes

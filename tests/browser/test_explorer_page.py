@@ -105,9 +105,9 @@ def test_another_objective_is_another_question(site, watched):
     with watched() as page:
         opened(page, f"{site}&index=3")
         expect(page.locator("#ddm-strongest")).to_contain_text("points")
-        choose(page, "ddm-objective", "loss on this image")
+        choose(page, "ddm-objective", "loss on this sample")
         at(page, "objective=loss")
-        expect(page.locator("#ddm-strongest")).to_contain_text("the loss on this image by")
+        expect(page.locator("#ddm-strongest")).to_contain_text("the loss on this sample by")
         expect(page.locator("#ddm-output")).to_be_hidden()
 
 

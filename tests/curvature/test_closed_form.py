@@ -105,6 +105,43 @@ def test_the_multiple_of_a_weight_is_exact_where_the_curvature_of_a_group_has_th
         torch.testing.assert_close(amount * moves[group], true)
 
 
+def test_groups_that_overlap_agree_with_the_exact_solution_without_each():
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(N, D, generator=generator, dtype=torch.float64)
+    y = (torch.rand(N, generator=generator) < torch.sigmoid(0.5 * x[:, 0])).double()
+    samples = ddm.Samples.from_arrays(x, y.long())
+    x = samples.batch()[0].double()
+    groups = {"source": np.arange(0, 200), "annotator": np.arange(100, 300), "other": np.arange(1000, 1200)}
+    optimum = linear(solve(x, y, torch.ones(N, dtype=torch.float64)))
+    trajectory = ddm.Trajectory()
+    for t in range(3):
+        trajectory.append(optimum.state_dict(), t, 1e4 * t)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ddm.datamodel.check", lambda *_: [])
+        datamodel = ddm.DistilledDatamodel.fit(
+            ddm.Target(optimum, trajectory), samples, partition=groups, curvature=60_000, synset=False
+        )
+
+    def without(*names):
+        weights = torch.ones(N, dtype=torch.float64)
+        for name in names:
+            weights[groups[name]] = 0
+        return solve(x, y, weights).flatten() - datamodel.target.theta
+
+    def predicted(*names):
+        return (datamodel.models.parameters(datamodel.partition.mask(names)[None])[0] - datamodel.target.theta).double()
+
+    for name in groups:
+        assert (predicted(name) - without(name)).norm() < 0.05 * without(name).norm()
+    apart = "source", "other"
+    assert (predicted(*apart) - without(*apart)).norm() < 0.1 * without(*apart).norm()
+    assert datamodel.beyond(apart) is None
+    # The 100 samples that two groups share count twice in the sum, and once in a training without them.
+    together = "source", "annotator"
+    assert (predicted(*together) - without(*together)).norm() > 0.2 * without(*together).norm()
+    assert "share samples" in datamodel.beyond(together)
+
+
 def test_attributions_agree_with_exact_retraining(logistic):
     samples, datamodel, without = logistic
     found = datamodel.attribute(samples[:1], "logits").matrix

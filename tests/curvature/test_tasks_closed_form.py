@@ -215,3 +215,21 @@ def test_the_pull_of_tokens_is_the_gradient_of_the_mean_loss_of_the_samples():
     for rows, gradient in zip(members, found, strict=True):
         true = torch.func.grad(token_loss)(target.theta, target, *samples.batch(rows))
         torch.testing.assert_close(gradient, true.to(gradient))
+
+
+# --- a regression from its first step on ---
+
+
+def test_a_regression_forgets_the_large_gradients_of_its_start(monkeypatch):
+    """From zero weights the first gradients are huge, and at the end nothing is left of them."""
+    x, noise = inputs(), torch.randn(N, generator=torch.Generator().manual_seed(1))
+    samples = ddm.Samples.from_arrays(x, x @ torch.tensor([1.0, -2.0, 0.5, 0.0]) + 0.3 * noise, task="regression")
+    network = nn.Linear(D, 1, bias=False)
+    nn.init.zeros_(network.weight)
+    recipe = ddm.Recipe(epochs=40, lr=RATE, batch_size=N)
+    target = ddm.train(network, samples, recipe, loss=F.mse_loss)
+    true = torch.stack([least_squares(samples, k != GROUPS) for k in range(K)]) - target.theta.double()
+    error = (responses(target, samples) - true).norm() / true.norm()
+    monkeypatch.setattr("ddm.distil.response.solve._SEGMENTS", 1)
+    pooled = (responses(target, samples) - true).norm() / true.norm()
+    assert error < 0.3 < pooled

@@ -140,7 +140,7 @@ def test_a_task_of_the_users_own_picks_outputs_and_losses():
 @pytest.mark.parametrize(
     ("kind", "labels", "words"),
     [
-        ("regression", [[1.0, 2.0], [3.0, 4.0]], "1 numbers"),
+        ("regression", [[1.0, 2.0], [3.0, 4.0]], "one number"),
         ("regression", [1.0, float("nan")], "finite"),
         ("multilabel", [[0.0, 2.0], [1.0, 0.0]], "0 or 1"),
         ("multilabel", [[0.0], [1.0]], "2 outputs"),

@@ -356,8 +356,11 @@ def test_groups_named_after_classes_in_another_order_give_a_warning(own, digits)
 
 def test_small_groups_of_the_users_own_give_a_warning(own, digits):
     groups = np.minimum(np.arange(300) // 10, 5)
-    (finding,) = checks.check(own, digits.train, groups)
-    assert "5 of 6 groups have fewer than 16 samples" in finding.sentence
+    small, large = checks.check(own, digits.train, groups)
+    assert "5 of 6 groups have fewer than 16 samples" in small.sentence
+    assert "group '5' holds 83% of the samples" in large.sentence
+    assert not small.refused
+    assert not large.refused
 
 
 def test_groups_across_classes_and_groups_made_by_fit_give_no_finding(own, digits):

@@ -36,7 +36,7 @@ from ddm.explorer.explored_run import ExploredRun
 from ddm.explorer.page import Page
 from ddm.explorer.query import read_query, write_query
 from ddm.explorer.question import class_in_focus, pose_question
-from ddm.explorer.state import OBJECTIVES, State
+from ddm.explorer.state import State, objectives_of
 from ddm.truth.retraining import Retraining
 
 
@@ -118,7 +118,7 @@ def test_confusion_matrices_count_every_test_image_and_their_diagonal_is_the_acc
     assert found.accuracy[1] < found.accuracy[0]
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", objectives_of("classification"))
 def test_every_objective_of_the_page_is_answered(run, name):
     state = State(index=3, objective=name)
     question = pose_question(run, state)
@@ -243,7 +243,7 @@ def test_the_comparison_is_with_a_real_retraining(run):
     question = pose_question(run, state)
     after = true.outputs(question.x)[0].double().softmax(0).numpy()
     assert found.probabilities[2] == pytest.approx(after, abs=1e-5)
-    assert found.accuracy[2] == pytest.approx(true.accuracy(run.data.test))
+    assert found.scores[2]["accuracy"] == pytest.approx(true.accuracy(run.data.test))
     assert found.effects[1] == pytest.approx(after[question.predicted] - found.value, abs=1e-5)
     predicted = removal.predict(run, state, question)
     assert found.effects[0] == pytest.approx((predicted.after - predicted.before)[question.predicted], abs=1e-6)
@@ -268,7 +268,7 @@ def test_the_exact_effect_compares_two_retrainings_not_one_with_the_model(run, m
     state = State(index=3, remove=(group_of(run, 3),), objective="logits")
     found = retraining_check.compare_with_retraining(run, state)
     assert found.effects[1] == pytest.approx(1.0, abs=1e-4)
-    assert len(found.probabilities) == len(found.accuracy) == 4
+    assert len(found.probabilities) == len(found.scores) == 4
     question = pose_question(run, state)
     assert "retrained with all groups" in panels.comparison(run, state, question, found)
 
@@ -287,7 +287,7 @@ def test_effects_are_said_with_their_direction_and_unit():
     assert sentences.effect_clause(state, "5", 0.087) == "raises the probability of 5 by 8.7 points"
     assert sentences.signed_effect(state, -0.087) == "−8.7 points"
     assert (
-        sentences.effect_clause(replace(state, objective="loss"), "5", 0.25) == "raises the loss on this image by 0.25"
+        sentences.effect_clause(replace(state, objective="loss"), "5", 0.25) == "raises the loss on this sample by 0.25"
     )
 
 
@@ -394,7 +394,7 @@ def test_a_picture_of_ones_own_is_in_the_address(run):
     read, problems = read_query(write_query(state), run, State())
     assert problems == []
     assert read == state
-    assert torch.equal(pose_question(run, read).raw[0], torch.from_numpy(pixels))
+    assert torch.equal(pose_question(run, read).samples.raw[0, 0], torch.from_numpy(pixels))
 
 
 @pytest.mark.parametrize(
@@ -493,12 +493,6 @@ def test_pictures_that_are_too_large_are_refused(run, refused):
         upload.decode(b"0" * (upload.MAX_BYTES + 1), run.data.train)
     with refused("million pixels"):
         upload.decode(file_of(np.zeros((5000, 5000), np.uint8)), run.data.train)
-
-
-def test_runs_of_other_inputs_than_images_are_refused(tmp_path, datamodel, digits, refused):
-    flat = ddm.Samples.from_arrays(digits.train.raw.flatten(1).float(), digits.train.labels, digits.classes)
-    with refused("images", "ddm trace"):
-        ExploredRun(tmp_path, datamodel, ddm.Data("flat", flat, flat, flat, len(flat)))
 
 
 def test_the_loss_of_an_unknown_picture_is_that_of_the_predicted_class(run):

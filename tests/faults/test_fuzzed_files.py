@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import fuzzing
 import mutations
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -99,6 +101,26 @@ def _one_image(path: Path) -> Any:
     with images._open([path], 0, "train") as (image, name):
         form = images.Form(1 if images._is_grey(image) else 3, image.height, image.width, resize=False)
         return images._decode(image, form, name)
+
+
+def _table() -> pd.DataFrame:
+    """A table with numbers, words, dates, texts and missing values."""
+    words = ["an old house", "a new house", "an old tree", None]
+    return pd.DataFrame(
+        {
+            "a": [1.5, 2.5, None, 1e300] * 6,
+            "b": range(7, 31),
+            "c": ["x", "y", 'x,"z"', None] * 6,
+            "d": words * 6,
+            "e": ["2024-01-01", "2024-02-29", "1999-12-31", None] * 6,
+            "y": ["no", "no", "yes", "yes"] * 6,
+        }
+    )
+
+
+def _read_table(path: Path, **columns: str) -> Any:
+    with np.errstate(all="ignore"):
+        return ddm.datasets.load(f"{path.suffix[1:]}:{path}", label="y", drop="a", **columns)
 
 
 def _small_truth() -> StoredTruth:
@@ -195,6 +217,11 @@ def _readers(run: Path) -> dict[str, Reader]:
             mutations.changed_bytes,
             lambda path: cifar._samples("cifar10", "train", [path], "labels", "abcdefghij"),
         ),
+        "csv": Reader("file.csv", [_table().to_csv(index=False).encode()], mutations.changed_bytes, _read_table),
+        "csv-text": Reader(
+            "file.csv", [_table().to_csv(index=False).encode()], mutations.changed_bytes, partial(_read_table, text="d")
+        ),
+        "parquet": Reader("file.parquet", [_table().to_parquet()], mutations.changed_bytes, _read_table),
         "npz": Reader("file.npz", arrays, mutations.changed_npz, lambda path: npz.read(str(path))),
         "image": Reader("file.png", pictures, mutations.changed_image, _one_image, growth=9 * fuzzing.GROWTH),
     }
@@ -203,6 +230,7 @@ def _readers(run: Path) -> dict[str, Reader]:
 NAMES = (
     *("manifest", "json", "config", "audit", "safetensors", "synset", "partition", "network", "outcome"),
     *("truth", "stored-evidence", "evidence", "responses", "idx", "idx-gz", "pickle", "npz", "image"),
+    *("csv", "csv-text", "parquet"),
 )
 
 

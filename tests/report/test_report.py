@@ -27,6 +27,7 @@ from ddm.report.groups import apart, flat
 from ddm.report.numbers import between, percent, points, raised, signed
 from ddm.report.pictures import BUDGET, Pictures
 from ddm.report.predictions import choose, predictions_section
+from ddm.report.shown import Shown
 from ddm.report.subject import Subject
 from ddm.runs import run
 from ddm.truth.audit import OTHER, SAME, Audit
@@ -301,7 +302,7 @@ def test_a_question_without_a_clear_cause_has_the_sentence(refined, digits):
         i for i in range(len(x)) if doubt(refined, digits, i, digits.classes[int(logits[i].argmax())]) is not None
     )
     diagnosis = refined.diagnose(digits.validation)
-    subject = Subject(refined, digits, diagnosis, "test", digits.test[[row]], Pictures(digits.train, False))
+    subject = Subject(refined, digits, diagnosis, "test", digits.test[[row]], Shown(digits.train, False))
     (story,) = predictions_section(subject)["stories"]
     assert story["no_stand_out"] == doubt(refined, digits, row, story["said"])
     assert story["drivers"][0]["certainty"].noise

@@ -19,7 +19,7 @@ from torch import Tensor
 from ddm.answers.intervals import Intervals
 from ddm.answers.objectives import Objective, ObjectiveLike, resolve
 from ddm.answers.question import Batch
-from ddm.compute.files import atomic_write, write_json
+from ddm.answers.saving import save
 from ddm.counterfactual import designs
 from ddm.counterfactual.designs import Weights
 from ddm.counterfactual.displaced import Models
@@ -259,13 +259,8 @@ class Attribution:
         }
 
     def save(self, path: Path | str) -> None:
-        """Write as JSON, or as a table if the path ends in .csv."""
-        path = Path(path)
-        if path.suffix == ".csv":
-            with atomic_write(path) as temporary:
-                self.sort().to_dataframe().to_csv(temporary, index=False)
-        else:
-            write_json(path, self.to_dict())
+        """Write as a table if the path ends in .csv or .parquet, else as JSON; the strongest effect comes first."""
+        save(self.sort(), path)
 
     def plot(self, count: int = 20) -> Figure:
         """Bars of the strongest effects: to the right if removal raises the value, to the left if it lowers it."""

@@ -7,7 +7,8 @@ One pass over the K models without a group gives all effects: value without the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from ddm.answers.labels import (
 )
 from ddm.answers.objectives import OBJECTIVES, Measure, Objective, resolve
 from ddm.answers.question import Batch
+from ddm.answers.saving import save
 from ddm.counterfactual import designs
 from ddm.counterfactual.displaced import Models
 from ddm.data.inputs import X
@@ -193,6 +195,18 @@ class Diagnosis:
                 columns |= {f"effect on {name} of {c}": effects[:, i] for i, c in enumerate(self.classes)}
         return pd.DataFrame(columns)
 
+    def suspects_to_dataframe(self) -> pd.DataFrame:
+        """One row per suspect training sample: its position, name, group, label, likely label and probability."""
+        import pandas as pd
+
+        names = {"row": "sample", "id": "id", "group": "group", "label": "label", "likely": "likely label"}
+        columns = {title: [getattr(suspect, name) for suspect in self.suspects] for name, title in names.items()}
+        return pd.DataFrame(columns | {"probability of the label": [suspect.probability for suspect in self.suspects]})
+
+    def save(self, path: Path | str) -> None:
+        """Write the groups as a table if the path ends in .csv or .parquet, else everything as JSON."""
+        save(self, path)
+
     def __repr__(self) -> str:
         return (
             f"Diagnosis: accuracy {self.accuracy:.1%} on {int(self.counts.sum()):,} samples; of {len(self.groups):,} "
@@ -251,7 +265,10 @@ def diagnose(models: Models, partition: Partition, batch: Batch, train: Samples,
         useless=_find_useless(findings.values(), (*noisy, *harmful), float(values["loss"])),
         noisy=noisy,
         confusions=tuple(pair.explain(partition, effects["errors"][:, i]) for i, pair in enumerate(pairs)),
-        suspects=find_suspects(checks, partition, {finding.group for finding in (*harmful, *noisy)}),
+        suspects=tuple(
+            replace(suspect, id=train.id(suspect.row))
+            for suspect in find_suspects(checks, partition, {finding.group for finding in (*harmful, *noisy)})
+        ),
         trust=trust,
         intervals=intervals,
     )

@@ -21,11 +21,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ddm.compute import progress
 from ddm.counterfactual import designs
 from ddm.counterfactual.displaced import Models
+from ddm.data.inputs import at_once
 from ddm.data.samples import Samples
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
@@ -52,6 +54,7 @@ class Suspect:
     label:       its label
     likely:      the class that the model without its group predicts
     probability: the probability that this model gives to the label
+    id:          the name of the sample, such as its path
     """
 
     row: int
@@ -59,6 +62,7 @@ class Suspect:
     label: str
     likely: str
     probability: float
+    id: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,10 +120,11 @@ def check_labels(models: Models, partition: Partition, train: Samples) -> dict[i
     with progress.bar("labels of groups", len(usable)) as advance, progress.silent():
         for k in usable.tolist():
             rows = partition.rows(k)
-            x, labels = train.batch(rows)
-            probabilities = models.outputs(removed[k : k + 1], x)[0].double().softmax(1)
+            parts = torch.as_tensor(rows).split(at_once(len(rows), train.bytes_each))
+            outputs = [models.outputs(removed[k : k + 1], x)[0] for x, _ in train.batches(parts)]
+            probabilities = torch.cat(outputs).double().softmax(1)
             check_predictions(probabilities, len(partition.classes))
-            checks[k] = LabelCheck(rows, labels.numpy(), probabilities.cpu().numpy())
+            checks[k] = LabelCheck(rows, train.labels[rows].numpy(), probabilities.cpu().numpy())
             advance(1)
     return checks
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ddm.data.inputs import Inputs, X, unwrap, wrap
-from ddm.data.reading import split_labels
+from ddm.data.reading import MEMORY, Reading, split_labels
 from ddm.data.samples import Samples
 from ddm.data.tasks import Task
 from ddm.errors import InputError
@@ -31,7 +31,7 @@ def batch_of(question: Question, task: Task, classes: int) -> Batch:
     if isinstance(question, (tuple, Mapping)):
         x, y = _whole_batch(*_parts(question), task)
     elif isinstance(question, (Samples, Dataset)) or hasattr(question, "__getitem__"):
-        x, y = Samples.from_dataset(question, task=task).batch()
+        x, y = _read(Samples.from_dataset(question, task=task))
     else:
         raise InputError("ask about Samples, an (input, label) pair, a batch (inputs, labels), or a torch dataset.")
     if not bool(x.isfinite().all()):
@@ -43,6 +43,18 @@ def batch_of(question: Question, task: Task, classes: int) -> Batch:
     if (why := task.check_labels(y, classes)) is not None:
         raise InputError(f"{why}.")
     return x, y
+
+
+def _read(samples: Samples) -> Batch:
+    """All samples of a question, refused if they do not fit the memory that a dataset may take."""
+    size = len(samples) * samples.bytes_each / 2**30
+    if isinstance(samples.raw, Reading) and size > MEMORY:
+        fits = int(len(samples) * MEMORY / size)
+        raise InputError(
+            f"these {len(samples):,} samples take {size:.1f} GiB at once: ask about fewer, such as "
+            f"samples.subsample({fits:,})."
+        )
+    return samples.batch()
 
 
 def _parts(question: tuple[Any, ...] | Mapping[str, Any]) -> tuple[Any, Any]:

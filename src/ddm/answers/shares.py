@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,10 +25,13 @@ from torch import Tensor
 from ddm.answers.attribution import SIGN, attribute
 from ddm.answers.objectives import Objective, ObjectiveLike, resolve
 from ddm.answers.question import Batch
+from ddm.answers.saving import save
 from ddm.counterfactual import designs
 from ddm.counterfactual.displaced import Models
 from ddm.curvature.directional import logits_along
-from ddm.data.inputs import X
+from ddm.data.inputs import X, at_once
+from ddm.data.samples import Samples
+from ddm.data.shown import describe, is_image
 from ddm.distil.response.solve import Responses
 from ddm.errors import InputError
 from ddm.groups.partition import Partition
@@ -37,8 +41,6 @@ from ddm.training.target import Target
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-    from ddm.data.samples import Samples
 
 _STEPS = 16
 """Number of points on the line at which the objective is differentiated."""
@@ -53,6 +55,7 @@ class Shares:
     effect:   effect of removing the group on this value
     rows:     positions of the samples in the training set ``(n_κ,)``, the largest share first
     values:   shares of these samples ``(n_κ,)``, which add up to the effect
+    samples:  the training set
     fraction: True if the value is a fraction, whose changes people read in points
     """
 
@@ -61,6 +64,7 @@ class Shares:
     effect: float
     rows: np.ndarray
     values: np.ndarray
+    samples: Samples
     fraction: bool = False
 
     def __len__(self) -> int:
@@ -75,10 +79,16 @@ class Shares:
         return units.change_text(share, self.fraction, 2)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row per sample."""
+        """One row per sample: its position in the training set, its name, and its share."""
         import pandas as pd
 
-        return pd.DataFrame({"sample": self.rows, f"share of the effect on {self.output}": self.values})
+        columns: dict[str, Any] = {"sample": self.rows, "id": self.ids}
+        return pd.DataFrame(columns | {f"share of the effect on {self.output}": self.values})
+
+    @property
+    def ids(self) -> list[str]:
+        """The name of each sample, such as its path."""
+        return [self.samples.id(int(row)) for row in self.rows]
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as JSON values."""
@@ -87,13 +97,26 @@ class Shares:
             "output": self.output,
             "effect": self.effect,
             "sign": SIGN,
-            "samples": [{"sample": row, "share": value} for row, value in self.top(len(self))],
+            "samples": [
+                {"sample": row, "id": one, "share": value}
+                for one, (row, value) in zip(self.ids, self.top(len(self)), strict=True)
+            ],
         }
 
-    def plot(self, samples: Samples, count: int = 10) -> Figure:
-        """Images of the samples that contribute most and least, taken from the training set ``samples``."""
+    def save(self, path: Path | str) -> None:
+        """Write as a table if the path ends in .csv or .parquet, else as JSON."""
+        save(self, path)
+
+    def plot(self, samples: Samples | None = None, count: int = 10) -> Figure:
+        """Images of the samples that contribute most and least.
+
+        samples: the training set to take them from; by default the one that the shares were computed with
+        """
         from ddm.plots import image_grid
 
+        samples = self.samples if samples is None else samples
+        if not is_image(samples):
+            raise InputError("only images can be plotted: use to_dataframe() for shares of other samples.")
         count = min(count, len(self))
         rows = [*range(count), *range(max(count, len(self) - count), len(self))]
         titles = [f"{self.rows[i]}: {units.change_number(self.values[i], self.fraction, 2)}" for i in rows]
@@ -114,14 +137,18 @@ class Shares:
                 f"({self.text(self.effect)} without the group)"
             )
             + html.table(
-                ("training sample", "share", "of the effect"),
-                [
-                    (str(row), self.text(value), f"{value / self.effect:.1%}" if self.effect else "–")
-                    for row, value in shown
-                ],
+                ("training sample", "share", "of the effect", *([] if is_image(self.samples) else ["what it is"])),
+                [self._cells(row, value) for row, value in shown],
             )
             + html.paragraph(f"{len(shown)} of {len(self)} samples, which add up to the effect; {SIGN}.")
         )
+
+    def _cells(self, row: int, value: float) -> tuple[str, ...]:
+        """Name, share, part of the effect and, if it is no image, the words of a sample."""
+        part = f"{value / self.effect:.1%}" if self.effect else "–"
+        named = str(row) if self.samples.ids is None else f"{row}, {self.samples.ids[row]}"
+        cells = (named, self.text(value), part)
+        return cells if is_image(self.samples) else (*cells, describe(self.samples, row))
 
     def __repr__(self) -> str:
         first = ", ".join(f"{row} {self.text(value)}" for row, value in self.top(3))
@@ -152,9 +179,11 @@ def find_shares(
     effect, rows = float(effects.scores[0]), partition.rows(group)
     without = models.outputs(removed, batch[0])[0]
     slopes = _slopes(resolve(objective, models.target.task), effects.focus, models.target, batch, without)
-    values = _scale(_contributions(responses(), batch[0], slopes, rows), effect)
+    found = responses()
+    values = _scale(_contributions(found, batch[0], slopes, rows), effect)
     order = np.argsort(-values * np.sign(effect), kind="stable")
-    return Shares(partition.names[group], effects.measured, effect, rows[order], values[order], effects.fraction)
+    ranked = rows[order], values[order]
+    return Shares(partition.names[group], effects.measured, effect, *ranked, found.samples, effects.fraction)
 
 
 def _contributions(responses: Responses, x: X, slopes: Tensor, rows: np.ndarray) -> np.ndarray:
@@ -210,10 +239,12 @@ def _loss_along(responses: Responses, t: int, rows: np.ndarray, direction: Tenso
     """Derivative of each sample's loss at θ_t along a direction ``(P,)``: its contribution at checkpoint t."""
     target = responses.target
     theta, fixed = target.at(t)
-    x, y = responses.samples.batch(rows)
-    x, y = x.to(target.device), y.to(target.device)
-    logits, change = logits_along(target, theta, fixed, x, direction)
-    with torch.enable_grad():
-        slopes = torch.autograd.grad(target.loss.each(logits.requires_grad_(), y).sum(), logits)[0]
-    derivatives: np.ndarray = (slopes * change).sum(1).double().cpu().numpy()
+    found, samples = [], responses.samples
+    for x, y in samples.batches(torch.as_tensor(rows).split(at_once(len(rows), samples.bytes_each))):
+        x, y = x.to(target.device), y.to(target.device)
+        logits, change = logits_along(target, theta, fixed, x, direction)
+        with torch.enable_grad():
+            slopes = torch.autograd.grad(target.loss.each(logits.requires_grad_(), y).sum(), logits)[0]
+        found.append((slopes * change).sum(1).double().cpu())
+    derivatives: np.ndarray = torch.cat(found).numpy()
     return derivatives

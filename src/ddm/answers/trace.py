@@ -6,6 +6,7 @@ With L classes of C clusters each, this needs L + C fine-tunings instead of L ×
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from ddm.answers.attribution import SIGN, Attribution, attribute, fit_attribution
 from ddm.answers.objectives import ObjectiveLike, resolve
 from ddm.answers.question import Batch
+from ddm.answers.saving import save
 from ddm.compute import progress
 from ddm.counterfactual import designs
 from ddm.counterfactual.displaced import Models
@@ -23,6 +25,7 @@ from ddm.truth.refined import RefinedModels
 from ddm.truth.retraining import NO_ROWS, Retraining, group_rows
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 
@@ -111,6 +114,26 @@ class Trace:
             "verified": self.verified.to_dict() if self.verified is not None else None,
         }
 
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row per class and per group that was searched, the strongest effect of each level first.
+
+        ``level`` is class or group. ``retrained`` is the effect by retraining, for groups that were verified.
+        """
+        import pandas as pd
+
+        levels = [("class", self.classes), ("group", self.clusters)]
+        parts = [_frame(level, found) for level, found in levels if found is not None]
+        table = pd.concat(parts, ignore_index=True)
+        if self.verified is not None:
+            exact = dict(zip(self.verified.names, self.verified.scores.tolist(), strict=True))
+            groups = table["level"] == "group"
+            table["retrained"] = table["name"].map(exact).where(groups)
+        return table
+
+    def save(self, path: Path | str) -> None:
+        """Write as a table if the path ends in .csv or .parquet, else as JSON."""
+        save(self, path)
+
     def plot(self, count: int = 20) -> Figure:
         """Bars show effects of classes, then of the clusters of the strongest one; diamonds show verified effects."""
         from ddm.plots import trail
@@ -141,6 +164,18 @@ class Trace:
     def _cost(self) -> str:
         """Say how many fine-tunings the search by class saved; empty if it saved none."""
         return f"{self.models:,} fine-tunings instead of {self.full:,}" if self.models < self.full else ""
+
+
+def _frame(level: str, found: Attribution) -> pd.DataFrame:
+    """The effects of one level on the value in focus, strongest first."""
+    import pandas as pd
+
+    found = found.sort()
+    columns: dict[str, Any] = {"level": level, "name": found.names, "samples": found.sizes}
+    columns[f"effect on {found.outputs[found.focus]}"] = found.scores
+    if found.has_intervals:
+        columns |= {"low": found.low[:, found.focus], "high": found.high[:, found.focus]}
+    return pd.DataFrame(columns)
 
 
 def trace(

@@ -12,9 +12,7 @@ from ddm.groups.partition import Partition
 def sum_over_groups(partition: Partition, values: np.ndarray | Tensor) -> np.ndarray:
     """Sum values of samples ``(n, ...)`` over each group ``(K, ...)``."""
     values = np.asarray(values, dtype=np.float64)
-    totals = np.zeros((len(partition), *values.shape[1:]))
-    np.add.at(totals, partition.groups, values)
-    return totals
+    return np.stack([values[partition.rows(k)].sum(0) for k in range(len(partition))])
 
 
 def mean_over_groups(partition: Partition, values: np.ndarray | Tensor) -> np.ndarray:

@@ -11,6 +11,7 @@ from ddm.cli.options import (
     AsJson,
     DataName,
     Device,
+    FactoryName,
     Index,
     ObjectiveName,
     Root,
@@ -51,6 +52,7 @@ def attribute(
     ] = None,
     data: DataName = None,
     root: Root = None,
+    factory: FactoryName = None,
     seed: Seed = 0,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -58,12 +60,13 @@ def attribute(
     """Show how removing each group changes a behaviour on a sample, a batch or a split."""
     from ddm import plots
     from ddm.answers.intervals import NO_INTERVALS
+    from ddm.cli.subject import describe_samples
     from ddm.cli.text import describe_effects
     from ddm.compute.terminal import console
 
     if plot is not None:
         plots.picture_kind(plot)
-    datamodel, question = open_question(run, data, root, device, split, index)
+    datamodel, question = open_question(run, data, root, factory, device, split, index)
     found = datamodel.attribute(
         question, objective, level=level, design=design, perturbations=perturbations, beta=beta, seed=seed, fast=fast
     )
@@ -76,6 +79,7 @@ def attribute(
     if as_json:
         print_json(found.to_dict() | audited_part(datamodel))
     else:
+        describe_samples(console(), datamodel, question, split, index)
         describe_effects(console(), found, top)
         if level == "cluster" and design == "leave-one-out" and not found.has_intervals:
             console().print(NO_INTERVALS)

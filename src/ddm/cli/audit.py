@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ddm.cli.options import AsJson, DataName, Device, EngineName, Root, Run, Seed, output_path, print_json
+from ddm.cli.options import AsJson, DataName, Device, EngineName, FactoryName, Root, Run, Seed, output_path, print_json
 
 
 def audit(
@@ -28,6 +28,7 @@ def audit(
     verbose: Annotated[bool, typer.Option("--verbose", help="Also print every figure, and what it means.")] = False,
     data: DataName = None,
     root: Root = None,
+    factory: FactoryName = None,
     seed: Seed = 0,
     device: Device = "cpu",
     engine: EngineName = None,
@@ -43,7 +44,7 @@ def audit(
     if plot is not None:
         plots.picture_kind(plot)
     Backend.parse(engine).check()
-    datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
+    datamodel, dataset = runs.open_run(run, name=data, root=root, factory=factory, device=device)
     found = runs.audit(run, datamodel, dataset, retrain=retrain, unions=unions, seeds=seeds, seed=seed, engine=engine)
     if plot is not None:
         plots.save(found.plot(), plot)

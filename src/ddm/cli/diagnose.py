@@ -10,6 +10,7 @@ from ddm.cli.options import (
     AsJson,
     DataName,
     Device,
+    FactoryName,
     Root,
     Run,
     Split,
@@ -25,6 +26,7 @@ def diagnose(
     top: Annotated[int, typer.Option(min=1, help="Maximum rows of each table.")] = 10,
     data: DataName = None,
     root: Root = None,
+    factory: FactoryName = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
@@ -32,7 +34,7 @@ def diagnose(
     from ddm.cli.text import describe_diagnosis
     from ddm.compute.terminal import console
 
-    datamodel, samples = open_question(run, data, root, device, split, None)
+    datamodel, samples = open_question(run, data, root, factory, device, split, None)
     found = datamodel.diagnose(samples)
     if as_json:
         print_json(found.to_dict() | audited_part(datamodel))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ddm.cli.options import AsJson, DataName, Device, Root, Run, output_path, print_json
+from ddm.cli.options import AsJson, DataName, Device, FactoryName, Root, Run, output_path, print_json
 
 
 def distil(
@@ -18,6 +18,7 @@ def distil(
     ] = None,
     data: DataName = None,
     root: Root = None,
+    factory: FactoryName = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
@@ -30,7 +31,7 @@ def distil(
 
     if release is not None:
         check_empty(release, "a folder for a release")
-    datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
+    datamodel, dataset = runs.open_run(run, name=data, root=root, factory=factory, device=device)
     facts = runs.distil(run, datamodel, dataset)
     names = None if release is None else released(datamodel, release, facts)
     if as_json:

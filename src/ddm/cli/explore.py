@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ddm.cli.options import DataName, Device, Root, Run
+from ddm.cli.options import DataName, Device, FactoryName, Root, Run
 
 
 def explore(
@@ -27,6 +27,7 @@ def explore(
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
     data: DataName = None,
     root: Root = None,
+    factory: FactoryName = None,
     device: Device = "cpu",
 ) -> None:
     """A page on this machine to ask about images, remove groups and watch the model change."""
@@ -36,7 +37,7 @@ def explore(
     from ddm.runs import run as runs
 
     server.check_installed()
-    datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
+    datamodel, dataset = runs.open_run(run, name=data, root=root, factory=factory, device=device)
     explored = ExploredRun(run, datamodel, dataset)
     with server.serve(explored, port, host=host, token=token, browser=open_) as address:
         console().print(f"Explore {run} at {address} (Ctrl-C ends it).")

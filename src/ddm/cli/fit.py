@@ -48,7 +48,10 @@ _RECIPE = (
 def fit(
     context: typer.Context,
     data: Annotated[
-        str, typer.Argument(help="Dataset: digits, mnist, cifar10 …, folder:PATH, npz:PATH or hf:NAME.")
+        str,
+        typer.Argument(
+            help="Dataset: digits, mnist, cifar10 …, folder:PATH, npz:PATH, csv:PATH, parquet:PATH or hf:NAME."
+        ),
     ] = "digits",
     out: Annotated[
         Path | None, typer.Option(parser=output_path, metavar="PATH", help="Folder for the run; default runs/DATA.")
@@ -56,7 +59,38 @@ def fit(
     root: Root = None,
     limit: Annotated[int | None, typer.Option(help="Maximum samples of each split.")] = None,
     size: Annotated[int | None, typer.Option(help="Resize images to this many pixels.")] = None,
-    model: Annotated[str, typer.Option(help="Network: convnet, alexnet, resnet18ap or simplevit.")] = "convnet",
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Column of a table to predict; repeat for several labels of 0 and 1."),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="What the label of a table is: classification, multilabel or regression.")
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column of a table with the text that the network reads.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Hugging Face tokenizer, by name or folder; default: lower-case words."),
+    ] = None,
+    length: Annotated[int | None, typer.Option(help="Maximum tokens of a text; default 128.")] = None,
+    group_by: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column of a table with the group of each row.")
+    ] = None,
+    id_: Annotated[
+        str | None, typer.Option("--id", metavar="COLUMN", help="Column of a table with the name of each row.")
+    ] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Column of a table that the network must not read; repeat for several."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Network: convnet, alexnet, resnet18ap or simplevit for images, mlp for tables, text-transformer for "
+            "texts. Default: convnet, mlp or text-transformer, by the data."
+        ),
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Option of the network, e.g. width=64; repeat for several."),
@@ -65,10 +99,16 @@ def fit(
         str | None, typer.Option(help="paper uses the settings of the paper for this data and model.")
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training set.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate; the default depends on --model.")] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate; the default depends on --optimizer, for sgd on --model.")
+    ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples per training step.")] = None,
     optimizer: Annotated[
-        str | None, typer.Option(help="Optimizer: sgd, adam, adamw, nadam, radam, rmsprop or adagrad.")
+        str | None,
+        typer.Option(
+            help="Optimizer: sgd, adam, adamw, nadam, radam, rmsprop or adagrad. Default: adamw for texts and "
+            "regressions, else sgd."
+        ),
     ] = None,
     momentum: Annotated[float | None, typer.Option(help="Momentum of SGD.")] = None,
     nesterov: Annotated[
@@ -121,12 +161,18 @@ def fit(
     from ddm.compute.files import hash_file
     from ddm.compute.terminal import console
     from ddm.runs import run as runs
-    from ddm.runs.config import Config
+    from ddm.runs.config import Config, usual_model, usual_optimizer
 
     if config is not None:
         wanted = _read_replay(context, config, root, device)
     else:
+        columns = chosen(
+            label=label, task=task, text=text, tokenizer=tokenizer, length=length, group_by=group_by, id=id_, drop=drop
+        )
+        model = usual_model(data, columns) if model is None else model
         recipe, settings = _preset(preset, data, model)
+        if preset is None:
+            recipe = replace(recipe, optimizer=usual_optimizer(model, columns))
         recipe, given = _recipe(context, recipe), _pairs(setting, "setting")
         given |= {"synset": False} if no_synset else {}
         settings = _settings(settings, given, matching, private)
@@ -135,6 +181,7 @@ def fit(
             root=root,
             limit=limit,
             size=size,
+            columns=_columns(data, columns),
             model=model,
             options=_pairs(option, "option"),
             recipe=recipe,
@@ -175,6 +222,19 @@ def _refuse_other_options(context: typer.Context, allowed: tuple[str, ...]) -> N
         source = context.get_parameter_source(name)
         if name not in allowed and source is not None and source.name == "COMMANDLINE":
             raise InputError(f"--config decides {name.replace('_', '-')} itself: leave it out.")
+
+
+def _columns(data: str, given: dict[str, Any]) -> dict[str, Any]:
+    """What the columns of a table are for; refused for data without columns."""
+    from ddm.data import is_table
+    from ddm.data.columns import Columns
+
+    if is_table(data):
+        return Columns.parse(given).to_dict()
+    if given:
+        name = next(iter(given)).replace("_", "-")
+        raise InputError(f"--{name} is for tables (csv:PATH or parquet:PATH), not for {data}: leave it out.")
+    return {}
 
 
 def _recipe(context: typer.Context, start: Recipe) -> Recipe:

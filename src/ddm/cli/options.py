@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from dataclasses import replace
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
 Run = Annotated[Path, typer.Argument(help="Run directory of ddm fit.", show_default=False)]
 Root = Annotated[str | None, typer.Option(help="Folder with the dataset's files.")]
 DataName = Annotated[str | None, typer.Option("--data", help="Dataset of the run; needed for runs saved from Python.")]
+FactoryName = Annotated[
+    str | None,
+    typer.Option(
+        "--factory",
+        metavar="PACKAGE.MODULE:MAKE",
+        callback=lambda name: _importable_from_here(name),
+        help="Code that builds the network, for runs that were saved with it; ddm imports it.",
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed.")]
 Device = Annotated[str, typer.Option(help="Device of torch: cpu, cuda, cuda:1, mps …")]
 EngineName = Annotated[
@@ -39,6 +49,13 @@ ObjectiveName = Annotated[
         help="Behaviour to explain: prediction, probabilities, loss, accuracy, f1 … (a wrong name lists all)."
     ),
 ]
+
+
+def _importable_from_here(name: str | None) -> str | None:
+    """Let modules of the current folder be imported, after all others, because the user names one."""
+    if name is not None:
+        sys.path.append(os.getcwd())
+    return name
 
 
 def output_path(text: str) -> Path:
@@ -64,12 +81,18 @@ def audited_part(datamodel: DistilledDatamodel) -> dict[str, Any]:
 
 
 def open_question(
-    run: Path, data: str | None, root: str | None, device: str, split: str, index: list[int] | None
+    run: Path,
+    data: str | None,
+    root: str | None,
+    factory: str | None,
+    device: str,
+    split: str,
+    index: list[int] | None,
 ) -> tuple[DistilledDatamodel, Samples]:
     """The datamodel of a run, and the samples of the question."""
     from ddm.runs import run as runs
 
-    datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
+    datamodel, dataset = runs.open_run(run, name=data, root=root, factory=factory, device=device)
     samples = dataset.split(split)
     if not index:
         return datamodel, samples

@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from ddm.cli.options import AsJson, DataName, Device, EngineName, Root, Run, Seed, Split, open_question, print_json
+from ddm.cli.options import (
+    AsJson,
+    DataName,
+    Device,
+    EngineName,
+    FactoryName,
+    Root,
+    Run,
+    Seed,
+    Split,
+    open_question,
+    print_json,
+)
 from ddm.errors import InputError
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -33,6 +45,7 @@ def refine(
     split: Split = "test",
     data: DataName = None,
     root: Root = None,
+    factory: FactoryName = None,
     seed: Seed = 0,
     device: Device = "cpu",
     engine: EngineName = None,
@@ -47,7 +60,7 @@ def refine(
         raise InputError("give either --retrain or --budget.")
     seconds = None if budget is None else _seconds(budget)
     Backend.parse(engine).check()
-    datamodel, question = open_question(run, data, root, device, split, index)
+    datamodel, question = open_question(run, data, root, factory, device, split, index)
     found = runs.refine(
         run,
         datamodel,

@@ -11,6 +11,7 @@ from ddm.cli.options import (
     AsJson,
     DataName,
     Device,
+    FactoryName,
     Root,
     Run,
     Split,
@@ -34,6 +35,7 @@ def report(
     ] = True,
     data: DataName = None,
     root: Root = None,
+    factory: FactoryName = None,
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
@@ -42,7 +44,7 @@ def report(
     from ddm.compute.terminal import console
     from ddm.runs import run as runs
 
-    datamodel, dataset = runs.open_run(run, name=data, root=root, device=device)
+    datamodel, dataset = runs.open_run(run, name=data, root=root, factory=factory, device=device)
     found = reports.write(
         datamodel,
         dataset,

@@ -22,8 +22,10 @@ from ddm.answers.intervals import NO_INTERVALS
 from ddm.answers.shares import Shares
 from ddm.answers.trace import Trace
 from ddm.compute.progress import format_duration
+from ddm.data.samples import Samples
+from ddm.data.views import shortened
+from ddm.distil.plan import Estimate
 from ddm.plots import units
-from ddm.runs.plan import Estimate
 from ddm.runs.verify import OTHER, Verification
 from ddm.truth.audit import RUNS, Audit, trust_line
 from ddm.truth.figures import label_of, meaning_of
@@ -31,11 +33,10 @@ from ddm.truth.figures import label_of, meaning_of
 
 def describe_run(out: Console, facts: dict[str, Any], folder: str) -> None:
     """Describe a run in a few sentences."""
-    accuracy, samples, sizes = facts["accuracy"], facts["samples"], facts["group_sizes"]
+    samples, sizes = facts["samples"], facts["group_sizes"]
     out.print(
         f"{facts['network']} with {facts['parameters']:,} parameters, trained on {samples['train']:,} samples "
-        f"of {facts['data']}. Accuracy: {accuracy['train']:.1%} on the training set, {accuracy['validation']:.1%} on "
-        f"{samples['validation']:,} validation samples, {accuracy['test']:.1%} on {samples['test']:,} test samples."
+        f"of {facts['data']}. {_scores(facts)}"
     )
     groups = f"{facts['groups']} groups of {sizes['smallest']} to {sizes['largest']} samples"
     if facts["alignment"] is None:
@@ -55,6 +56,40 @@ def describe_run(out: Console, facts: dict[str, Any], folder: str) -> None:
     out.print(f"Files: {folder}")
 
 
+_VIEW = 120
+"""Maximum characters of a sample in a table."""
+
+_SCORES = {"accuracy": "Accuracy", "f1": "F1", "absolute-error": "Mean absolute error", "r2": "R²"}
+"""What scores are called."""
+
+
+def _scores(facts: dict[str, Any]) -> str:
+    """How good a model is on each split, in a sentence for each score."""
+    samples, sentences = facts["samples"], []
+    for name, title in _SCORES.items():
+        if name in facts:
+            scores = facts[name]
+            train, validation, test = (score_text(name, scores[split]) for split in ("train", "validation", "test"))
+            sentences.append(
+                f"{title}: {train} on the training set, {validation} on {samples['validation']:,} validation samples, "
+                f"{test} on {samples['test']:,} test samples."
+            )
+    return " ".join(sentences)
+
+
+def score_text(name: str, value: float) -> str:
+    """A score with its unit."""
+    return f"{value:.4g}" if name == "absolute-error" else f"{value:.2f}" if name == "r2" else f"{value:.1%}"
+
+
+def score_change(name: str, before: float, after: float) -> str:
+    """How a score changes, such as ``accuracy 95.0% → 94.0% (-1.0 points)``."""
+    title, change = _SCORES[name], after - before
+    title = title[0].lower() + title[1:] if title[1:].islower() or " " in title else title
+    points = f" ({100 * change:+.1f} points)" if name in ("accuracy", "f1") else f" ({change:+.3g})"
+    return f"{title} {score_text(name, before)} → {score_text(name, after)}{points}"
+
+
 def describe_damping(damping: dict[str, float]) -> str:
     """One sentence about the damping of response matching; ``damping`` is that of a synset."""
     how = "chosen by curvature that the solve has not seen" if len(damping) > 1 else "as set"
@@ -64,7 +99,7 @@ def describe_damping(damping: dict[str, float]) -> str:
 def describe_estimate(out: Console, estimate: Estimate) -> None:
     """Print the estimate of a fit."""
     stages = ", ".join(f"{stage} {format_duration(seconds)}" for stage, seconds in estimate.seconds.items())
-    out.print(f"This fit would take about {format_duration(sum(estimate.seconds.values()))}: {stages}.")
+    out.print(f"This fit would take about {format_duration(estimate.total)}: {stages}.")
     workers = f" (including {estimate.workers} workers)" if estimate.workers else ""
     out.print(
         f"It needs about {estimate.memory / 2**30:.1f} GiB of memory{workers} and "
@@ -134,8 +169,9 @@ def describe_trace(out: Console, trace: Trace) -> None:
     out.print(f"{SIGN[0].upper()}{SIGN[1:]}.")
 
 
-def shares_table(shares: Shares, count: int) -> Table:
-    """A table of the samples of a group that contribute most to its effect."""
+def shares_table(shares: Shares, count: int, train: Samples | None = None) -> Table:
+    """A table of the samples of a group that contribute most to its effect, with what they are if they have a view."""
+    view = None if train is None else train.view
     table = _table(
         f"Samples of group {shares.group} by their share of its effect on: {shares.output}\n"
         f"{shares.text(shares.effect)} without the group, the sum over its {len(shares)} samples",
@@ -143,9 +179,24 @@ def shares_table(shares: Shares, count: int) -> Table:
         ("training sample", "share", "percent of the effect"),
         caption=SIGN,
     )
+    if view is not None:
+        table.add_column("what it is")
     for row, value in shares.top(count):
-        table.add_row(str(row), shares.text(value), f"{value / shares.effect:.1%}")
+        cells = [str(row), shares.text(value), f"{value / shares.effect:.1%}"]
+        if view is not None and train is not None:
+            cells.append(escape(f"{_label_of(train, row)}: {shortened(view.text(row), _VIEW)}"))
+        table.add_row(*cells)
     return table
+
+
+def _label_of(samples: Samples, row: int) -> str:
+    """The label of a sample in words."""
+    label = samples.labels[row]
+    if samples.has_classes:
+        return samples.classes[int(label)]
+    if label.dim() == 0:
+        return f"{samples.classes[0]} {float(label):.6g}"
+    return ", ".join(f"{name} {value:g}" for name, value in zip(samples.classes, label.tolist(), strict=True))
 
 
 def describe_diagnosis(out: Console, diagnosis: Diagnosis, count: int) -> None:

@@ -12,6 +12,7 @@ from ddm.cli.options import (
     DataName,
     Device,
     EngineName,
+    FactoryName,
     Index,
     ObjectiveName,
     Root,
@@ -45,12 +46,14 @@ def trace(
     ] = None,
     data: DataName = None,
     root: Root = None,
+    factory: FactoryName = None,
     device: Device = "cpu",
     engine: EngineName = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the class, then the cluster, then the samples most responsible for a behaviour."""
     from ddm import plots
+    from ddm.cli.subject import describe_samples
     from ddm.cli.text import describe_trace, shares_table
     from ddm.compute.backends import Backend
     from ddm.compute.terminal import console
@@ -59,7 +62,7 @@ def trace(
     if plot is not None:
         plots.picture_kind(plot)
     Backend.parse(engine).check()
-    datamodel, question = open_question(run, data, root, device, split, index)
+    datamodel, question = open_question(run, data, root, factory, device, split, index)
     found = runs.trace(run, datamodel, question, objective, full=full, verify=verify, engine=engine)
     shown = samples or (10 if plot is not None else 0)
     shares = datamodel.shares(question, found.group, objective) if shown else None
@@ -68,7 +71,8 @@ def trace(
     if as_json:
         print_json(found.to_dict() | ({"shares": shares.to_dict()} if shares else {}) | audited_part(datamodel))
         return
+    describe_samples(console(), datamodel, question, split, index)
     describe_trace(console(), found)
     if shares is not None:
-        console().print(shares_table(shares, shown))
+        console().print(shares_table(shares, shown, datamodel.samples))
     console().print(datamodel.trust)

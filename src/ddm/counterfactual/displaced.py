@@ -21,7 +21,7 @@ from torch.func import vmap
 
 from ddm.compute.progress import bar
 from ddm.curvature.gradients import jacobian, together
-from ddm.data.inputs import X
+from ddm.data.inputs import X, parts
 from ddm.errors import InputError
 from ddm.networks.flat import FlatNetwork
 from ddm.networks.state import State
@@ -97,10 +97,12 @@ class Models:
         return self._linear(removed, x) if fast else self._exact(removed, x)
 
     def _exact(self, removed: Tensor, x: X) -> Iterator[Tensor]:
-        with bar("counterfactual models", 1 + len(removed)) as advance, torch.no_grad():
+        with bar("counterfactual models", 1 + len(removed)) as advance:
             models = [self.target.theta[None]]
             for part in removed.split(self._batch_size):
-                models.append(self.parameters(part))
+                # Not around the yield: whoever stops in the middle would be left without gradients.
+                with torch.no_grad():
+                    models.append(self.parameters(part))
                 for logits in self._forward(models, x):
                     yield logits
                     advance(len(logits))
@@ -128,7 +130,7 @@ class Models:
         """Logits ``(m, n, L)`` of models ``(m, P)`` in batches: all models in one call, or one after another."""
         flat, fixed = self.target.flat, self.target.fixed
         if _is_small(flat, x):
-            with contextlib.suppress(RuntimeError):  # vmap cannot run some networks
+            with contextlib.suppress(RuntimeError), torch.no_grad():  # vmap cannot run some networks
                 whole = torch.cat(list(models)) if len(models) > 1 else models[0]
                 return [vmap(lambda theta: flat(theta, fixed, x))(whole)]
         each = (theta for some in models for theta in some)
@@ -170,7 +172,8 @@ def _is_small(flat: FlatNetwork, x: X) -> bool:
 
 
 def _forward_one(flat: FlatNetwork, theta: Tensor, fixed: Mapping[str, Tensor], x: X) -> Tensor:
-    return torch.cat([flat(theta, fixed, part) for part in x.split(512)])
+    with torch.no_grad():
+        return torch.cat([flat(theta, fixed, part) for part in parts(x, 512)])
 
 
 def multiples(removed: Tensor, own: Tensor | None) -> Tensor:

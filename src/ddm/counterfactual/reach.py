@@ -27,7 +27,7 @@ def beyond_reach(partition: Partition, removed: np.ndarray) -> str | None:
     removed: a mask, or 1 − weight for each group
     """
     amount = np.abs(np.asarray(removed, dtype=float))
-    reasons = [*_class_reasons(partition, amount), *_share_reasons(partition, amount)]
+    reasons = [*_class_reasons(partition, amount), *_share_reasons(partition, amount), *_overlaps(partition, amount)]
     if not reasons:
         return None
     weighted = not np.isin(removed, (0, 1)).all()
@@ -37,8 +37,14 @@ def beyond_reach(partition: Partition, removed: np.ndarray) -> str | None:
 
 
 def _share_reasons(partition: Partition, amount: np.ndarray) -> list[str]:
-    share = (amount @ partition.shares).max(initial=0.0)
+    share = partition.share_of(amount).max(initial=0.0)
     return [f"{share:.0%} of the training data"] if share > MAX_SHARE else []
+
+
+def _overlaps(partition: Partition, amount: np.ndarray) -> list[str]:
+    """Groups that share samples, whose effects the prediction adds up."""
+    shared = not partition.are_disjoint(amount).all()
+    return ["groups that share samples, which count more than once"] if shared else []
 
 
 def _class_reasons(partition: Partition, amount: np.ndarray) -> list[str]:

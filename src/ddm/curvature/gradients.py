@@ -11,9 +11,12 @@ from torch import Tensor
 from torch.func import vjp, vmap
 
 from ddm.compute.progress import Advance
-from ddm.data.inputs import X
+from ddm.data.inputs import X, at_once
 from ddm.data.samples import Samples
 from ddm.training.target import Target
+
+_SAMPLES = 2**16
+"""Maximum inputs of one vectorised call."""
 
 _TOGETHER = 2**24
 """Maximum floats in the gradients of one vectorised call."""
@@ -25,6 +28,7 @@ def loss_gradient(
     """∇_θ of the mean loss of inputs ``x (b, ...)`` with labels ``y`` at θ: ``(P,)``."""
     theta = theta.detach().requires_grad_()
     total = torch.zeros_like(theta)
+    batch_size = at_once(batch_size, x.nbytes // max(1, len(x)))
     for inputs, labels in zip(x.split(batch_size), y.split(batch_size), strict=True):
         value = target.loss(target.flat(theta, fixed, inputs.to(target.device)), labels.to(target.device))
         total += torch.autograd.grad(value, theta)[0] * (len(inputs) / len(x))
@@ -60,7 +64,7 @@ def output_gradients(target: Target, theta: Tensor, fixed: Mapping[str, Tensor],
         rows: Tensor = vmap(lambda vector: pull(vector)[0])(vectors)
         return rows
 
-    size = together(target, cotangents.shape[1])
+    size = min(together(target, cotangents.shape[1]), at_once(_SAMPLES, x.nbytes // max(1, len(x))))
     if size > 1:
         with contextlib.suppress(RuntimeError):  # vmap cannot run some networks
             parts = zip(x.split(size), cotangents.split(size), strict=True)

@@ -17,6 +17,7 @@ from torch import Tensor
 from ddm.compute.progress import Advance
 from ddm.curvature.gradients import output_gradients
 from ddm.curvature.slicing import MAX_FLOATS
+from ddm.data.inputs import at_once
 from ddm.data.losses import SampleLoss
 from ddm.data.samples import Samples
 from ddm.data.tasks import Positions, Task
@@ -103,7 +104,7 @@ class CurvatureRows:
 
     def _compute(self, advance: Advance) -> Iterator[Tensor]:
         generator = torch.Generator().manual_seed(self.seed + _SIGNS + (self.skip > 0))
-        batch_size = max(1, min(_BATCH, MAX_FLOATS // self.target.flat.size))
+        batch_size = max(1, min(at_once(_BATCH, self.samples.bytes_each), MAX_FLOATS // self.target.flat.size))
         for t, weight in zip(self.checkpoints, self.weights, strict=True):
             theta, fixed = self.target.at(t)
             for positions in self._chosen(t).split(batch_size):

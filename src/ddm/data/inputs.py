@@ -139,6 +139,20 @@ def equal(one: X, other: X) -> bool:
     )
 
 
+_AT_ONCE = 2**25
+"""Maximum bytes of inputs that a network processes at once. What its layers compute is many times as large."""
+
+
+def at_once(most: int, bytes_each: int) -> int:
+    """Samples of ``bytes_each`` that a network processes at once: ``most``, or fewer if they are large."""
+    return max(1, min(most, _AT_ONCE // max(1, bytes_each)))
+
+
+def parts(x: X, most: int) -> Sequence[X]:
+    """Parts of a batch that a network processes one after another."""
+    return x.split(at_once(most, x.nbytes // max(1, len(x))))
+
+
 def unwrap(x: X) -> Any:
     """The batch as users hold it."""
     return x.tree if isinstance(x, Inputs) else x
@@ -168,7 +182,13 @@ def _join_padded(parts: Sequence[Tensor]) -> Tensor:
 def call(network: nn.Module, x: X) -> Any:
     """Whatever the network returns for a batch."""
     args, kwargs = arguments(x)
-    return network(*args, **kwargs)
+    try:
+        return network(*args, **kwargs)
+    except IndexError as error:
+        raise InputError(
+            f"the inputs hold an id that the network does not know ({error}): use the tokenizer that it was made "
+            "for, or build it with a larger vocabulary."
+        ) from None
 
 
 def arguments(x: X) -> tuple[Sequence[Any], Mapping[str, Any]]:

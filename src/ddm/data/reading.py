@@ -7,16 +7,20 @@ as the user's loader does. Labels and a fingerprint need one pass over all sampl
 from __future__ import annotations
 
 import hashlib
+import io
+import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from ddm.compute.progress import bar
-from ddm.data.inputs import X, wrap
+from ddm.data.inputs import X, at_once, wrap
 from ddm.errors import InputError
 
 MEMORY = 2.0
@@ -36,6 +40,17 @@ Labels = Tensor | np.ndarray
 
 Collate = Callable[[list[Any]], Any]
 """Makes a batch of a list of samples, as ``DataLoader(collate_fn=…)`` takes it."""
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles for other processes. ``pickle`` alone would copy all values of a memory-mapped array."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """A whole memory-mapped array by its file; anything else as usual."""
+        if isinstance(obj, np.memmap) and isinstance(obj.base, mmap.mmap) and obj.filename is not None:
+            order = "F" if obj.flags.f_contiguous and not obj.flags.c_contiguous else "C"
+            return np.memmap, (str(obj.filename), obj.dtype, "r", obj.offset, obj.shape, order)
+        return super().reducer_override(obj)
 
 
 class Source:
@@ -70,17 +85,44 @@ class Source:
 
     def batches(self) -> Iterator[tuple[X, Labels | None]]:
         """All samples in order, in batches, read by as many processes as the user's loader had."""
-        loader = DataLoader(self.dataset, _BATCH, collate_fn=self.collate, num_workers=self.workers)
+        size = at_once(_BATCH, self.bytes_each)
+        loader = DataLoader(self.dataset, size, collate_fn=self.collate, num_workers=self.workers)
         with bar("reading the dataset", len(loader)) as advance:
             for batch in loader:
                 yield split_labels(batch)
                 advance(1)
 
-    def bytes(self) -> int:
-        """Estimated bytes of all inputs, from evenly spaced samples."""
+    @cached_property
+    def bytes_each(self) -> int:
+        """Estimated bytes of an input, from evenly spaced samples."""
         rows = np.unique(np.linspace(0, len(self) - 1, _SIZED).round().astype(int)).tolist()
         x, _ = self.batch(self.items(rows))
-        return x.nbytes * len(self) // len(rows)
+        return x.nbytes // len(rows)
+
+    def stream(self, parts: Sequence[Sequence[int]]) -> Iterator[X]:
+        """The inputs at each of these lists of positions, read ahead by as many processes as the user's loader."""
+        if not self.workers:
+            yield from (self.batch(self.items(rows))[0] for rows in parts)
+            return
+        # A generator of its own, because the loader would draw from the global one.
+        own = torch.Generator()
+        loader = DataLoader(
+            self.dataset,
+            batch_sampler=[list(rows) for rows in parts],
+            collate_fn=self.collate,
+            num_workers=self.workers,
+            generator=own,
+        )
+        yield from (split_labels(batch)[0] for batch in loader)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The dataset as bytes. Arrays that lie in a file are pickled as the name of the file, not as their values."""
+        buffer = io.BytesIO()
+        _Pickler(buffer).dump(self.dataset)
+        return {**vars(self), "dataset": buffer.getvalue()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state | {"dataset": cloudpickle.loads(state["dataset"])})
 
 
 class Reading:
@@ -97,7 +139,7 @@ class Reading:
     @classmethod
     def whole(cls, source: Source) -> tuple[Reading, Labels]:
         """All samples of a source, and their labels ``(n, ...)``."""
-        digest, labels = hashlib.sha256(), list[Any]()
+        digest, labels = hashlib.sha256(), list[np.ndarray]()
         for x, y in source.batches():
             if y is None:
                 raise InputError("the samples have no labels: give (input, label) pairs, or dicts with labels.")
@@ -105,9 +147,11 @@ class Reading:
                 if leaf.is_floating_point() and not bool(leaf.isfinite().all()):
                     raise InputError("the dataset contains NaN or infinite values: clean or drop those samples first.")
                 digest.update(leaf.contiguous().numpy().data)
-            labels.append(y)
-        together = torch.cat(labels) if isinstance(labels[0], Tensor) else np.concatenate(labels)
-        return cls(source, np.arange(len(source)), digest.hexdigest()), together
+            # A copy in another place: small tensors between large ones keep the memory of these from being freed.
+            labels.append(np.array(y.numpy() if isinstance(y, Tensor) else y))
+        together = np.concatenate(labels)
+        found = together if together.dtype.kind in "USO" else torch.from_numpy(together)
+        return cls(source, np.arange(len(source)), digest.hexdigest()), found
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -116,6 +160,10 @@ class Reading:
         rows = self.rows[np.asarray(index) if not isinstance(index, slice) else index]
         part = hashlib.sha256(self.fingerprint.encode() + rows.tobytes()).hexdigest()
         return Reading(self.source, rows, part)
+
+    def stream(self, parts: Sequence[np.ndarray]) -> Iterator[X]:
+        """The inputs of each of these lists of rows."""
+        return self.source.stream([self.rows[part].tolist() for part in parts])
 
     def read(self) -> X:
         """The inputs of these rows, in memory."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ddm.compute.validation import check_upper_bounds
-from ddm.data.readers import cifar, digits, folder, hub, idx, npz, tiny_imagenet
+from ddm.data.columns import Columns
+from ddm.data.readers import cifar, digits, folder, hub, idx, npz, table, tiny_imagenet
 from ddm.data.readers.published import Published, build_splits
 from ddm.data.samples import Data
 from ddm.errors import InputError
@@ -21,7 +23,7 @@ MAX_SIZE = 4096
 
 @dataclass(frozen=True)
 class _Dataset:
-    """The reader of a dataset, and which of ``path``, ``root`` and ``size`` are arguments of the reader.
+    """The reader of a dataset, and which of ``path``, ``root``, ``size`` and ``columns`` are arguments of the reader.
 
     Images whose reader has no argument ``size`` are resized after reading.
     """
@@ -39,6 +41,8 @@ _DATASETS = {
     "tiny-imagenet": _Dataset(tiny_imagenet.read, ("root", "size")),
     "folder:PATH": _Dataset(folder.read, ("path", "size")),
     "npz:PATH": _Dataset(npz.read, ("path",)),
+    "csv:PATH": _Dataset(table.read_csv, ("path", "columns")),
+    "parquet:PATH": _Dataset(table.read_parquet, ("path", "columns")),
     "hf:NAME": _Dataset(hub.read, ("path", "size")),
 }
 
@@ -61,6 +65,7 @@ def load(
     validation: float = 0.1,
     seed: int = 0,
     size: int | None = None,
+    **columns: Any,
 ) -> Data:
     """The training, validation and test splits of a dataset.
 
@@ -71,16 +76,33 @@ def load(
                 0 uses the test split as validation
     seed:       random seed for the samples that are set aside and drawn
     size:       resize images to this many pixels in height and width
+    columns:    for ``csv:PATH`` and ``parquet:PATH``, what the columns are for: ``label=…``, and if need be ``text``,
+                ``tokenizer``, ``length``, ``group_by``, ``task``, ``id`` and ``drop`` (``ddm.data.columns``)
     """
     _check_options(limit, validation, seed, size)
     dataset, path = _find(name)
-    given = {"path": path, "root": root, "size": size}
+    given = {"path": path, "root": root, "size": size, "columns": _columns(name, dataset, columns)}
     for option, value in given.items():
         if value is not None and option not in (*dataset.arguments, "size"):
             raise InputError(f"{name} has no option {option}: leave out --{option}.")
     published = dataset.read(**{option: given[option] for option in dataset.arguments})
     after = size if "size" not in dataset.arguments else None
     return build_splits(name, published, limit=limit, validation=validation, seed=seed, size=after)
+
+
+def is_table(name: str) -> bool:
+    """True if the columns of a dataset need names."""
+    return "columns" in _find(name)[0].arguments
+
+
+def _columns(name: str, dataset: _Dataset, given: dict[str, Any]) -> Columns | None:
+    """What the columns of a table are for; refused for other datasets."""
+    if "columns" in dataset.arguments:
+        return Columns.parse(given)
+    for option, value in given.items():
+        if value is not None and value != ():
+            raise InputError(f"{name} has no option {option}: leave out --{option.replace('_', '-')}.")
+    return None
 
 
 def _find(name: str) -> tuple[_Dataset, str | None]:

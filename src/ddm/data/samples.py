@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, overload
 
 import numpy as np
@@ -49,6 +49,8 @@ class Samples(Dataset[tuple[Any, Any]]):
     origin:  ``(n,)`` position of each sample in the file it came from
     ids:     a name for each sample, such as its path; None for its position
     view:    how people see samples that are not pictures: as text, or as rows of a table
+    groups:  ``(n,)`` the group of each sample, if the data name it
+    options: options that a built-in network for these samples needs, such as the size of their vocabulary
     """
 
     raw: Tensor | Inputs | Reading
@@ -59,6 +61,8 @@ class Samples(Dataset[tuple[Any, Any]]):
     origin: Tensor
     ids: tuple[str, ...] | None = None
     view: View | None = None
+    groups: np.ndarray | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_arrays(
@@ -71,7 +75,10 @@ class Samples(Dataset[tuple[Any, Any]]):
         what: str = "the data",
     ) -> Samples:
         """Samples from arrays of numbers, not normalised yet (mean 0, std 1). Raises ``InputError`` on bad input."""
-        raw = torch.as_tensor(raw)
+        try:
+            raw = torch.as_tensor(raw)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(f"{what} holds inputs that are not numbers: encode words as numbers first.") from None
         if raw.is_complex():
             raise InputError(f"{what} holds complex numbers: give real ones.")
         if raw.dtype != torch.uint8:
@@ -129,9 +136,10 @@ class Samples(Dataset[tuple[Any, Any]]):
         """
         if isinstance(dataset, Samples):
             return dataset
+        _refuse_arrays(dataset)
         source, what = Source(dataset, collate), "the dataset"
         try:
-            if source.bytes() > memory * 2**30:
+            if source.bytes_each * len(source) > memory * 2**30:
                 reading, found = Reading.whole(source)
                 labels, classes = parse_labels(found, len(reading), classes, task_of(task), what)
                 none = torch.zeros(0)
@@ -238,6 +246,7 @@ class Samples(Dataset[tuple[Any, Any]]):
             origin=self.origin[rows],
             ids=None if self.ids is None else tuple(self.ids[row] for row in rows.tolist()),
             view=None if self.view is None else self.view[rows.numpy()],
+            groups=None if self.groups is None else self.groups[rows.numpy()],
         )
 
     def batch(self, index: Index | None = None) -> tuple[X, Tensor]:
@@ -254,6 +263,37 @@ class Samples(Dataset[tuple[Any, Any]]):
         """As ``batch``, for inputs that are one tensor; others are refused."""
         x, y = self.batch(index)
         return tensor_of(x), y
+
+    def batches(self, parts: Sequence[Tensor]) -> Iterator[tuple[X, Tensor]]:
+        """``batch`` of each of these lists of positions. A dataset that is read when needed is read ahead."""
+        if not isinstance(self.raw, Reading):
+            yield from (self.batch(part) for part in parts)
+            return
+        for part, x in zip(parts, self.raw.stream([part.numpy() for part in parts]), strict=True):
+            yield x.to(torch.float32), self.labels[part]
+
+    def in_memory(self) -> Samples:
+        """These samples with their inputs in memory, for work elsewhere that cannot read the dataset."""
+        if not isinstance(self.raw, Reading):
+            return self
+        x = self.batch()[0]
+        none = torch.zeros(x.shape[1] if isinstance(x, Tensor) else 0)
+        return replace(self, raw=x, mean=none, std=none + 1)
+
+    @property
+    def bytes_each(self) -> int:
+        """Bytes of an input as the network takes it."""
+        if isinstance(self.raw, Reading):
+            return self.raw.source.bytes_each
+        each = self.raw.nbytes // max(1, len(self))
+        return each * 4 if isinstance(self.raw, Tensor) and self.raw.dtype == torch.uint8 else each
+
+    @property
+    def are_images(self) -> bool:
+        """True if an input is a picture: one tensor of numbers, ``(C, H, W)`` or larger."""
+        if isinstance(self.raw, Reading):
+            return isinstance(x := self.raw[:1].read(), Tensor) and x.dim() > 3
+        return isinstance(self.raw, Tensor) and self.raw.dim() > 3
 
     def subsample(self, count: int, seed: int = 0) -> Samples:
         """At most ``count`` samples, drawn at random."""
@@ -346,6 +386,9 @@ class Data:
     """A dataset: three splits that share classes and normalisation (the training split's).
 
     published: number of samples in the publisher's training file
+    task:      what the labels are, as ``ddm.data.tasks`` names it
+    encode:    makes a sample, whose label means nothing, of what a user types: a text, or the values of a row by
+               column; None for data that are not texts or tables
     """
 
     name: str
@@ -353,6 +396,8 @@ class Data:
     validation: Samples
     test: Samples
     published: int
+    task: str = "classification"
+    encode: Callable[[Any], Samples] | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -444,6 +489,13 @@ def _parse_classes(
             f"{what} has labels from {low} to {high}; with {known} classes they must lie in 0 to {known - 1}."
         )
     return labels.to(torch.int64), tuple(classes if classes is not None else default_class_names(high, what))
+
+
+def _refuse_arrays(dataset: Any) -> None:
+    """Refuse arrays of inputs, or a pair of inputs and labels, where a dataset is needed."""
+    pair = isinstance(dataset, (tuple, list)) and len(dataset) == 2 and hasattr(dataset[0], "shape")
+    if pair or isinstance(dataset, (np.ndarray, Tensor)):
+        raise InputError("arrays are not a dataset: give ddm.Samples.from_arrays(inputs, labels).")
 
 
 def _warn_of_random_inputs(source: Source, raw: Tensor | Inputs | Reading) -> None:

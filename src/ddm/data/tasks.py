@@ -199,7 +199,9 @@ class MultiLabel(Task):
 
     def check_labels(self, labels: Tensor, outputs: int) -> str | None:
         """Why labels do not fit."""
-        if labels.dim() != 2 or labels.shape[1] != outputs:
+        if labels.dim() != 2:
+            return f"labels must be a table of 0 and 1 with one row for each sample, not {_shape(labels)}"
+        if labels.shape[1] != outputs:
             return f"labels must have one column of 0 and 1 for each of {outputs} outputs, not {_shape(labels)}"
         return None if bool(((labels >= 0) & (labels <= 1)).all()) else "labels must be 0 or 1"
 
@@ -231,7 +233,8 @@ class Regression(Task):
         """Why labels do not fit."""
         width = 1 if labels.dim() == 1 else int(labels.shape[1])
         if labels.dim() > 2 or width != outputs:
-            return f"labels must be {outputs} numbers for each sample, not {_shape(labels)}"
+            numbers = "one number" if outputs == 1 else f"{outputs} numbers"
+            return f"labels must be {numbers} for each sample, not {_shape(labels)}"
         return None if bool(labels.isfinite().all()) else "labels must be finite numbers"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from ddm.compute.files import read_json_object, write_json
@@ -36,11 +37,10 @@ class BlockStore:
         """Refuse a folder with blocks of another distillation. Label an empty one for this distillation."""
         if self.directory is None:
             return
-        groups = hashlib.sha256(repr(partition.names).encode() + partition.groups.tobytes()).hexdigest()
         identity = {
-            "target": target.fingerprint(),
+            "target": " ".join([target.fingerprint(), *_displaced(target)]),
             "data": samples.fingerprint(),
-            "partition": groups,
+            "partition": _hash_of(partition),
             "settings": settings.to_dict(),
         }
         path = self.directory / "identity.json"
@@ -72,6 +72,19 @@ class BlockStore:
             return None
         synsets = [(level, _load(paths[level], count)) for level, count in levels.items()]
         return DistilledBlock(synsets, _load_responses(paths[_RESPONSES], block) if self.responses else None)
+
+
+def _displaced(target: Target) -> Sequence[str]:
+    """Names of the displaced parameters, unless these are all that the training changed."""
+    return () if len(target.flat.shapes) == len(target.trained) else list(target.flat.shapes)
+
+
+def _hash_of(partition: Partition) -> str:
+    """Identifies the names of the groups and their samples."""
+    digest = hashlib.sha256(repr(partition.names).encode() + partition.groups.tobytes())
+    for rows in partition.listed or ():
+        digest.update(rows.tobytes() + b"/")
+    return digest.hexdigest()
 
 
 def _path(directory: Path, number: int, level: str) -> Path:

@@ -11,15 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ddm.answers.objectives import resolve
+from ddm.answers.scores import objectives_judging
+from ddm.data.inputs import X
 from ddm.data.samples import Data, Samples
+from ddm.data.shown import is_image
+from ddm.data.tasks import Task
 from ddm.datamodel import DistilledDatamodel
 from ddm.errors import InputError
 from ddm.explorer.quota import Quota
 from ddm.runs.folder import EXACT
 from ddm.truth.retraining import Retraining
 
-MAX_TEST_IMAGES = 2000
-"""Maximum number of test images on the page. Larger test sets are thinned out evenly."""
+MAX_TEST_SAMPLES = 2000
+"""Maximum number of test samples on the page. Larger test sets are thinned out evenly."""
 
 COUNTERFACTUALS = "counterfactuals"
 """Folder of a run that holds the models saved from the page."""
@@ -36,7 +41,8 @@ class ExploredRun:
     Any thread may call the datamodel at any time. The locks only keep visitors from computing the same thing twice.
     Slow work has its own locks, so that quick answers do not wait for it.
 
-    rows:            positions ``(n,)`` of the test images on the page
+    kind:            what a sample is, for sentences: image, text, row or sample
+    rows:            positions ``(n,)`` of the test samples on the page
     lock:            held while a quick answer is computed
     shares_lock:     held while the shares of training samples are computed
     retraining_lock: held during a retraining: one runs at a time
@@ -44,11 +50,10 @@ class ExploredRun:
     """
 
     def __init__(self, folder: Path, datamodel: DistilledDatamodel, data: Data) -> None:
-        if len(data.train.shape) != 3:
-            raise InputError(f"ddm explore shows images, not inputs of shape {data.train.shape}: use ddm trace.")
         self.folder, self.datamodel, self.data = folder, datamodel, data
+        self.kind = _kind_of(data.train)
         count = len(data.test)
-        self.rows = np.unique(np.linspace(0, count - 1, min(count, MAX_TEST_IMAGES)).round().astype(int))
+        self.rows = np.unique(np.linspace(0, count - 1, min(count, MAX_TEST_SAMPLES)).round().astype(int))
         self.lock, self.shares_lock, self.retraining_lock = threading.RLock(), threading.Lock(), threading.Lock()
         self.quota = Quota([folder / COUNTERFACTUALS, folder / EXACT], MAX_SAVED_BYTES)
         self.model_without = lru_cache(maxsize=4)(self._model_without)
@@ -60,16 +65,47 @@ class ExploredRun:
         return self.data.classes
 
     @property
+    def task(self) -> Task:
+        """What the model's outputs mean."""
+        return self.datamodel.target.task
+
+    @property
+    def has_classes(self) -> bool:
+        """True if every sample has one class."""
+        return self.task.has_classes
+
+    @property
     def labels(self) -> np.ndarray:
-        """The true label ``(n,)`` of each image of ``rows``."""
+        """The true label ``(n, ...)`` of each sample of ``rows``."""
         labels: np.ndarray = self.data.test.labels[torch.as_tensor(self.rows)].numpy()
         return labels
 
     @cached_property
-    def predicted(self) -> np.ndarray:
-        """The label ``(n,)`` that the model predicts for each image of ``rows``."""
+    def outputs(self) -> Tensor:
+        """Outputs ``(n, L)`` of the model for the samples of ``rows``."""
         with self.lock:
-            return self._classify(self.datamodel.target.network)
+            return self.logits(self.datamodel.target.network)
+
+    @cached_property
+    def predicted(self) -> np.ndarray:
+        """The label ``(n,)`` that the model predicts for each sample of ``rows``."""
+        return self.outputs.argmax(1).numpy()
+
+    @cached_property
+    def losses(self) -> np.ndarray:
+        """The loss ``(n,)`` of each sample of ``rows``."""
+        return self.task.losses(self.outputs, torch.as_tensor(self.labels)).double().numpy()
+
+    def scores_without(self, remove: tuple[str, ...]) -> dict[str, float]:
+        """The loss, and the figures that the task is judged by, of the samples of ``rows`` without some groups."""
+        outputs = self.logits(self.model_without(remove)) if remove else self.outputs
+        return self.scores(outputs)
+
+    def scores(self, outputs: Tensor) -> dict[str, float]:
+        """The same of outputs ``(n, L)``."""
+        labels = torch.as_tensor(self.labels)
+        judged = (resolve("loss", self.task), *objectives_judging(self.task))
+        return {each.name: float(each.values([outputs[None]], outputs, labels)) for each in judged}
 
     def can_remove(self, group: str) -> bool:
         """True if the group was distilled, so that the datamodel can remove it."""
@@ -105,14 +141,24 @@ class ExploredRun:
         return self.logits(network).argmax(1).numpy()
 
     def logits(self, network: nn.Module) -> Tensor:
-        """Logits ``(n, L)`` of a network for the images of ``rows``."""
-        device = self.datamodel.target.device
+        """Outputs ``(n, L)`` of a network for the samples of ``rows``."""
+        parts = (
+            self.data.test.batch(self.rows[first : first + _BATCH])[0] for first in range(0, len(self.rows), _BATCH)
+        )
+        return torch.cat([self.answer(network, part) for part in parts])
+
+    def answer(self, network: nn.Module, x: X) -> Tensor:
+        """Outputs ``(b, L)`` of a network for inputs ``(b, ...)``."""
         with torch.no_grad():
-            parts = [
-                network(self.data.test.batch(self.rows[first : first + _BATCH])[0].to(device)).cpu()
-                for first in range(0, len(self.rows), _BATCH)
-            ]
-        return torch.cat(parts)
+            return self.task.outputs(network, x.to(self.datamodel.target.device)).cpu()
+
+
+def _kind_of(samples: Samples) -> str:
+    if is_image(samples):
+        return "image"
+    if samples.view is None:
+        return "sample"
+    return "row" if hasattr(samples.view, "differing") else "text"
 
 
 def count_confusions(labels: np.ndarray, predicted: np.ndarray, classes: tuple[str, ...]) -> np.ndarray:
@@ -124,17 +170,18 @@ def count_confusions(labels: np.ndarray, predicted: np.ndarray, classes: tuple[s
 
 def warm_up(run: ExploredRun) -> None:
     """Cache what the first question needs: predictions, and the directions of all groups."""
-    run.confusion_counts(())
+    if run.has_classes:
+        run.confusion_counts(())
     with run.lock:
-        run.datamodel.trace(_first_image(run))
-        run.datamodel.attribute(_first_image(run))
+        run.datamodel.trace(_first_sample(run))
+        run.datamodel.attribute(_first_sample(run))
 
 
 def warm_up_shares(run: ExploredRun) -> None:
     """Cache what the first shares of training samples need: the curvature."""
     with run.shares_lock, contextlib.suppress(InputError):
-        run.datamodel.shares(_first_image(run))
+        run.datamodel.shares(_first_sample(run))
 
 
-def _first_image(run: ExploredRun) -> Samples:
+def _first_sample(run: ExploredRun) -> Samples:
     return run.data.test[run.rows[:1]]

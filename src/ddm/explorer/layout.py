@@ -9,7 +9,7 @@ import gradio as gr
 
 from ddm.explorer import sentences
 from ddm.explorer.explored_run import ExploredRun
-from ddm.explorer.state import OBJECTIVES, PER_CLASS, State
+from ddm.explorer.state import PER_CLASS, State, objectives_of
 
 UNKNOWN, PREDICTED = "unknown", "the predicted one"
 """The first entry of the lists of classes."""
@@ -55,10 +55,11 @@ class Components:
                 self._lay_out_removal()
 
     def _lay_out_choice(self) -> None:
-        gr.HTML("<h2>1 · Choose an image</h2>", padding=False)
-        kinds = [("wrong predictions", "wrong"), ("all", "all")]
-        shows = [*kinds, *((f"class {name}", f"class {name}") for name in self.run.classes)]
-        self.show = gr.Dropdown(shows, label="Test images", elem_id="ddm-show")
+        kind, classes = self.run.kind, self.run.classes if self.run.has_classes else ()
+        gr.HTML(f"<h2>1 · Choose {'an' if kind == 'image' else 'a'} {kind}</h2>", padding=False)
+        kinds = [("wrong predictions" if classes else "largest errors first", "wrong"), ("all", "all")]
+        shows = [*kinds, *((f"class {name}", f"class {name}") for name in classes)]
+        self.show = gr.Dropdown(shows, label=f"Test {kind}s", elem_id="ddm-show")
         self.gallery = gr.Gallery(
             columns=6,
             height="auto",
@@ -67,27 +68,46 @@ class Components:
             format="png",
             buttons=[],
             interactive=False,
+            visible=kind == "image",
             elem_id="ddm-gallery",
         )
+        self.snippets = gr.Radio([], show_label=False, visible=kind != "image", elem_id="ddm-snippets")
         self.position = gr.HTML(elem_id="ddm-position", padding=False)
         with gr.Row():
             self.back = gr.Button("← Previous", size="sm", min_width=80, elem_id="ddm-back")
             self.forward = gr.Button("Next →", size="sm", min_width=80, elem_id="ddm-forward")
         self.index = gr.Number(label="Or enter its number", precision=0, minimum=0, elem_id="ddm-index")
-        self.upload = gr.File(label="Or drop your own picture", type="binary", height=130, elem_id="ddm-upload")
-        self.label = gr.Dropdown(
-            [UNKNOWN, *self.run.classes], label="Class of your picture", visible=False, elem_id="ddm-label"
+        self.upload = gr.File(
+            label="Or drop your own picture", type="binary", height=130, visible=kind == "image", elem_id="ddm-upload"
         )
+        types = self.run.data.encode is not None
+        self.text = gr.Textbox(
+            label="Or type a text of your own", lines=4, visible=types and kind == "text", elem_id="ddm-text"
+        )
+        self.columns = gr.Dataframe(
+            headers=["column", "value"],
+            datatype="str",
+            type="array",
+            column_count=2,
+            static_columns=[0],
+            interactive=True,
+            label="Or change values of this row",
+            max_height=260,
+            visible=types and kind == "row",
+            elem_id="ddm-columns-of-row",
+        )
+        self.ask = gr.Button(f"Ask about my {kind}", size="sm", visible=types, elem_id="ddm-ask")
+        self.label = gr.Dropdown([UNKNOWN, *classes], label=f"Class of your {kind}", visible=False, elem_id="ddm-label")
 
     def _lay_out_answers(self) -> None:
         self.image = _panel("ddm-image")
         gr.HTML("<h2>2 · See the training data behind the answer</h2>", padding=False)
         with gr.Row():
-            names = [(words, name) for name, words in OBJECTIVES.items()]
+            names = [(words, name) for name, words in objectives_of(self.run.task.kind).items()]
             self.objective = gr.Dropdown(names, label="Explained value", min_width=220, elem_id="ddm-objective")
-            self.output = gr.Dropdown(
-                [PREDICTED, *self.run.classes], label="Class", min_width=220, elem_id="ddm-output"
-            )
+            what = "Class" if self.run.has_classes else "Output"
+            choices = [PREDICTED, *self.run.classes]
+            self.output = gr.Dropdown(choices, label=what, min_width=220, elem_id="ddm-output")
         self.trail, self.strongest, self.samples = _panel("ddm-trail"), _panel("ddm-strongest"), _panel("ddm-samples")
 
     def _lay_out_removal(self) -> None:
@@ -124,6 +144,7 @@ class Components:
     def outputs(self) -> list[Any]:
         """All components that an event may change."""
         controls = [self.show, self.index, self.upload, self.label, self.objective, self.output, self.ticks]
+        controls += [self.snippets, self.text, self.columns]
         panels = [self.image, self.trail, self.strongest, self.samples, self.bars, self.test_set]
         others = [self.saved, self.comparison, self.another, self.gallery, self.position]
         return [self.state, self.effects, self.query, self.notice, *controls, *panels, *others]
@@ -132,13 +153,17 @@ class Components:
         """The values of the controls for a state."""
         return {
             self.show: state.show,
-            self.index: None if state.picture else state.index,
+            self.index: None if state.is_own else state.index,
             self.upload: None,
-            self.label: gr.update(value=state.label or UNKNOWN, visible=bool(state.picture)),
+            self.label: gr.update(value=state.label or UNKNOWN, visible=state.is_own and self.run.has_classes),
             self.objective: state.objective,
-            self.output: gr.update(value=state.output or PREDICTED, visible=state.objective in PER_CLASS),
+            self.output: gr.update(value=state.output or PREDICTED, visible=self._has_output(state)),
             self.another: None,
         }
+
+    def _has_output(self, state: State) -> bool:
+        """True if the visitor can choose among several classes or outputs."""
+        return state.objective in PER_CLASS and len(self.run.classes) > 1
 
 
 def _panel(name: str) -> Any:

@@ -14,9 +14,22 @@ from html import escape
 from typing import Any
 
 import gradio as gr
+import numpy as np
 
+from ddm.data.shown import label_text
 from ddm.errors import InputError
-from ddm.explorer import gallery, influences, panels, pictures, removal, retraining_check, sentences, upload
+from ddm.explorer import (
+    gallery,
+    influences,
+    panels,
+    pictures,
+    removal,
+    retraining_check,
+    sentences,
+    shown,
+    typed,
+    upload,
+)
 from ddm.explorer.explored_run import ExploredRun
 from ddm.explorer.layout import PREDICTED, UNKNOWN, Blocks, Components, Updates
 from ddm.explorer.query import read_query, write_query
@@ -67,6 +80,8 @@ class Page:
         connect(on.forward.click, lambda state: self._turn_page(state, 1), asks=False)
         connect(on.index.submit, self._choose_number, [on.index])
         connect(on.upload.upload, self._choose_upload, [on.upload])
+        connect(on.snippets.input, self._choose_number, [on.snippets])
+        connect(on.ask.click, self._choose_typed, [on.text, on.columns])
         connect(on.label.input, lambda state, name: replace(state, label=_unless(UNKNOWN, name)), [on.label])
         connect(on.objective.input, lambda state, name: replace(state, objective=name), [on.objective])
         connect(on.output.input, lambda state, name: replace(state, output=_unless(PREDICTED, name)), [on.output])
@@ -121,7 +136,7 @@ class Page:
             rows = gallery.page_rows(self.run, state)
             if not (isinstance(chosen.index, int) and 0 <= chosen.index < len(rows)):
                 raise InputError("there is no such picture on this page: choose one that is shown.")
-            return replace(state, index=int(rows[chosen.index]), picture="", label="")
+            return replace(state, index=int(rows[chosen.index]), picture="", typed="", label="")
 
         return self._change_state(state, effects, change)
 
@@ -132,12 +147,20 @@ class Page:
     def _choose_number(self, state: State, index: int | None) -> State:
         count = len(self.run.data.test)
         if index is None or not 0 <= index < count:
-            raise InputError(f"there is no test image {index}: use a number from 0 to {count - 1}.")
-        return replace(state, index=int(index), picture="", label="")
+            raise InputError(f"there is no test {self.run.kind} {index}: use a number from 0 to {count - 1}.")
+        return replace(state, index=int(index), picture="", typed="", label="")
 
     def _choose_upload(self, state: State, content: bytes | None) -> State:
         picture = upload.as_text(upload.decode(content or b"", self.run.data.train))
-        return replace(state, picture=picture, label="")
+        return replace(state, picture=picture, typed="", label="")
+
+    def _choose_typed(self, state: State, text: str, columns: Sequence[Sequence[Any]]) -> State:
+        """Ask about a text or a row of the visitor's own."""
+        own = typed.as_text(columns) if self.run.kind == "row" else text.strip()
+        if not own:
+            raise InputError("there is no text yet: type one first.")
+        typed.restore(self.run, own)
+        return replace(state, typed=own, picture="", label="")
 
     def _change_state(self, before: State | None, effects: Effects, change: Callable[[State], State]) -> Updates:
         """Updates for a changed state, or a notice that says why the change is invalid."""
@@ -157,6 +180,8 @@ class Page:
             updates |= answer
         if before is None or (before.show, before.page) != (state.show, state.page):
             updates |= self._update_gallery(state)
+        elif self.run.kind != "image":
+            updates[self.on.snippets] = self._chosen_snippet(state)
         if before is None or (_question_part(before), before.remove) != (_question_part(state), state.remove):
             updates |= self._update_removal(state, effects)
         return updates
@@ -175,16 +200,30 @@ class Page:
             self.on.trail: panels.trail(run, state, question, trace),
             self.on.strongest: panels.strongest(state, class_in_focus(run, state, question), ranking),
             self.on.samples: panels.members(run, trace.group, f"Ordering the training samples of {trace.group} …"),
+            self.on.columns: typed.columns_of(run, question.samples, question.row),
         }
         return updates, effects
 
     def _update_gallery(self, state: State) -> Updates:
         rows, count = gallery.page_rows(self.run, state), len(gallery.matching_rows(self.run, state.show))
-        test, classes = self.run.data.test, self.run.classes
-        images = [(pictures.enlarge(test.pixels[row]), f"{row}: {classes[int(test.labels[row])]}") for row in rows]
         first = state.page * gallery.PAGE_SIZE
-        span = f"{first + 1} to {first + len(rows)} of {count}" if count else "No test image matches this filter."
-        return {self.on.gallery: images, self.on.position: f"<p class='ddm-small'>{span}</p>"}
+        none = f"No test {self.run.kind} matches this filter."
+        span = f"{first + 1} to {first + len(rows)} of {count}" if count else none
+        return self._gallery(rows, state) | {self.on.position: f"<p class='ddm-small'>{span}</p>"}
+
+    def _gallery(self, rows: np.ndarray, state: State) -> Updates:
+        """Thumbnails of images, or a list of snippets."""
+        test = self.run.data.test
+        if self.run.kind == "image":
+            images = [(pictures.enlarge(shown.pixels(test, row)), f"{row}: {label_text(test, row)}") for row in rows]
+            return {self.on.gallery: images}
+        lines = [(f"{row}: {shown.line(test, int(row))}", int(row)) for row in rows]
+        return {self.on.snippets: gr.update(choices=lines, value=self._chosen_snippet(state))}
+
+    def _chosen_snippet(self, state: State) -> int | None:
+        """The number of the test sample in question; None if the list does not show it."""
+        shown_here = not state.is_own and state.index in gallery.page_rows(self.run, state)
+        return state.index if shown_here else None
 
     def _update_removal(self, state: State, effects: Effects) -> Updates:
         """The model without the ticked groups."""
@@ -192,7 +231,7 @@ class Page:
         return {
             self.on.ticks: gr.update(choices=self._tick_choices(state, effects), value=list(state.remove)),
             self.on.bars: panels.bars(run, state, removal.predict(run, state, question)),
-            self.on.test_set: panels.test_set(run, state, removal.compare_confusions(run, state)),
+            self.on.test_set: panels.tested(run, state),
             self.on.saved: "",
             self.on.comparison: "",
         }
@@ -261,6 +300,7 @@ def _remove_another(state: State, name: str) -> State:
 
 
 def _warnings(state: State) -> list[str]:
-    if len(state.picture) > upload.MAX_CHARACTERS:
-        return ["This picture is too large for the address: it is lost when you reload the page."]
+    if max(len(state.picture), len(state.typed)) > upload.MAX_CHARACTERS:
+        what = "picture" if state.picture else "sample"
+        return [f"This {what} is too large for the address: it is lost when you reload the page."]
     return []

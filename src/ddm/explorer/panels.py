@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from html import escape
 
 import numpy as np
-from torch import Tensor
 
 from ddm.answers.attribution import Attribution
 from ddm.answers.shares import Shares
 from ddm.answers.trace import Trace
-from ddm.explorer import pictures, sentences
+from ddm.data.shown import label_text
+from ddm.explorer import sentences, shown
 from ddm.explorer.explored_run import ExploredRun
 from ddm.explorer.question import Question, class_in_focus
-from ddm.explorer.removal import Confusions, Prediction
+from ddm.explorer.removal import Confusions, Prediction, compare_confusions
 from ddm.explorer.retraining_check import Comparison
 from ddm.explorer.state import State
 
@@ -43,30 +43,34 @@ def doubt(sentence: str | None) -> str:
 
 
 def image(run: ExploredRun, state: State, question: Question) -> str:
-    """The image of the question, with the verdict."""
+    """The sample of the question, with the verdict."""
     sentence = escape(sentences.verdict(run, state, question))
     return (
-        f"<div class='ddm-question'><img src='{pictures.inline_png(question.raw)}' alt='the image in question'>"
+        f"<div class='ddm-question'>{shown.in_full(question.samples, question.row)}"
         f"<p data-verdict class='{_tone(run, question)}'>{sentence}</p></div>"
     )
 
 
 def _tone(run: ExploredRun, question: Question) -> str:
     """The style of the verdict: good for a right prediction, bad for a wrong one."""
-    if question.label is None:
+    if question.label is None or not run.has_classes:
         return ""
     return "ddm-good" if question.label == run.classes[question.predicted] else "ddm-bad"
 
 
 def bars(run: ExploredRun, state: State, prediction: Prediction) -> str:
-    """Probabilities before and after the removal, one row per class."""
+    """What the model says before and after the removal: probabilities as bars, one row per class, or numbers."""
     order = _likeliest(prediction)
-    rows = "".join(_bar_row(run.classes[c], float(prediction.before[c]), float(prediction.after[c])) for c in order)
+    names = ("loss",) if run.task.by_position else run.classes
+    head = "class" if run.has_classes else ""
+    row = _number_row if run.task.by_position or run.task.kind == "regression" else _bar_row
+    rows = "".join(row(names[c], float(prediction.before[c]), float(prediction.after[c])) for c in order)
     sentence = escape(sentences.removal_sentence(state, run, prediction.before, prediction.after))
     hidden = len(prediction.before) - len(order)
     rest = f"<p class='ddm-small'>{hidden} less likely classes are not shown.</p>" if hidden else ""
     return (
-        f"<p data-removal>{sentence}</p>{rough(prediction.beyond)}<table class='ddm-bars'><thead><tr><th>class</th>"
+        f"<p data-removal>{sentence}</p>{rough(prediction.beyond)}<table class='ddm-bars'>"
+        f"<thead><tr><th>{head}</th>"
         f"<th><i class='ddm-key ddm-before'></i>with all groups</th>"
         f"<th><i class='ddm-key ddm-after'></i>without the ticked groups</th>"
         f"</tr></thead><tbody>{rows}</tbody></table>{rest}"
@@ -88,10 +92,22 @@ def _bar_row(name: str, before: float, after: float) -> str:
     return f"<tr data-class='{escape(name, quote=True)}'><th>{escape(name)}</th>{cells}</tr>"
 
 
+def _number_row(name: str, before: float, after: float) -> str:
+    cells = "".join(
+        f"<td data-when='{when}' data-value='{value:.6g}'><b>{_minus(f'{value:.4g}')}</b></td>"
+        for when, value in (("before", before), ("after", after))
+    )
+    return f"<tr data-class='{escape(name, quote=True)}'><th>{escape(name)}</th>{cells}</tr>"
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
 def trail(run: ExploredRun, state: State, question: Question, trace: Trace) -> str:
-    """HTML that leads from the image to the class to the group behind the answer, with pictures of each."""
+    """HTML that leads from the sample to the class to the group behind the answer, with samples of each."""
     partition, name = run.datamodel.partition, class_in_focus(run, state, question)
-    steps = [_step("image", _thumbnail(question.raw, "the image in question"), "", "")]
+    steps = [_step(run.kind, shown.sample(question.samples, question.row, f"the {run.kind} in question"), "", "")]
     upper = partition.by_class()
     if trace.classes is not None and upper is not None and trace.class_name is not None:
         change = sentences.effect_clause(state, name, trace.classes.top(1)[0][1])
@@ -115,17 +131,22 @@ def _step(what: str, inside: str, name: str, words: str) -> str:
 
 
 def _members(run: ExploredRun, rows: np.ndarray, count: int) -> str:
-    """Pictures of ``count`` training samples, evenly spaced among ``rows``."""
+    """``count`` training samples, evenly spaced among ``rows``; of texts and rows at most two."""
+    count = count if run.kind == "image" or count > 3 else 2
     chosen = rows[np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))]
     return "".join(_training(run, int(row)) for row in chosen)
 
 
 def _training(run: ExploredRun, row: int) -> str:
-    return _thumbnail(run.data.train.pixels[row], f"training sample {row}")
+    return shown.sample(run.data.train, row, _training_name(run, row))
 
 
-def _thumbnail(raw: Tensor, words: str) -> str:
-    return f"<img src='{pictures.inline_png(raw)}' alt='{words}' title='{words}'>"
+def _training_name(run: ExploredRun, row: int) -> str:
+    """The position of a training sample, and its name and label where it has these."""
+    train = run.data.train
+    named = "" if train.ids is None else f", {train.ids[row]}"
+    label = "" if run.kind == "image" else label_text(train, row)
+    return f"training sample {row}{named}{f', {label}' if label else ''}"
 
 
 def strongest(state: State, name: str, effects: Attribution, count: int = 5) -> str:
@@ -148,7 +169,8 @@ def _effect_row(state: State, name: str, effects: Attribution, group: int) -> st
 def samples(run: ExploredRun, state: State, shares: Shares) -> str:
     """The training samples that contribute most to a group's effect."""
     figures = "".join(
-        f"<figure>{_training(run, row)}<figcaption>{row}<br>{value / shares.effect:.0%}</figcaption></figure>"
+        f"<figure>{_training(run, row)}<figcaption>{_caption(run, row)}<br>{value / shares.effect:.0%}"
+        f"</figcaption></figure>"
         for row, value in shares.top(THUMBNAILS)
     )
     return (
@@ -157,19 +179,46 @@ def samples(run: ExploredRun, state: State, shares: Shares) -> str:
     )
 
 
+def _caption(run: ExploredRun, row: int) -> str:
+    return str(row) if run.kind == "image" else escape(_training_name(run, row).removeprefix("training sample "))
+
+
 def members(run: ExploredRun, group: str, sentence: str) -> str:
     """Some training samples of a group whose shares are not known."""
     inside = _members(run, run.datamodel.partition.members(group), THUMBNAILS)
     return f"<p>{escape(sentence)}</p><div class='ddm-thumbnails'>{inside}</div>"
 
 
-def test_set(run: ExploredRun, state: State, confusions: Confusions) -> str:
-    """Accuracy and confusion matrix of the test images, before and after the removal."""
-    before, after = confusions.accuracy
+def tested(run: ExploredRun, state: State) -> str:
+    """The test samples before and after the removal."""
+    return test_set(run, state, compare_confusions(run, state)) if run.has_classes else test_scores(run, state)
+
+
+def test_scores(run: ExploredRun, state: State) -> str:
+    """The figures of the test samples before and after the removal, where samples have no class."""
+    before, after = run.scores_without(()), run.scores_without(state.remove)
+    rows = "".join(
+        f"<tr><td>{escape(sentences.score_name(name))}</td><td>{sentences.score_text(name, before[name])}</td>"
+        f"<td data-score='{escape(name, quote=True)}'>{sentences.score_text(name, after[name])}</td></tr>"
+        for name in before
+    )
+    return (
+        f"<table class='ddm-table'><thead><tr><th>{_tested(run)}</th><th>with all groups</th>"
+        f"<th>without the ticked groups</th></tr></thead><tbody>{rows}</tbody></table>{rough(run.beyond(state.remove))}"
+    )
+
+
+def _tested(run: ExploredRun) -> str:
+    """How many test samples are judged."""
     count, total = len(run.rows), len(run.data.test)
-    which = f"{total} test images" if count == total else f"{count} of {total} test images"
+    return f"{total} test {run.kind}s" if count == total else f"{count} of {total} test {run.kind}s"
+
+
+def test_set(run: ExploredRun, state: State, confusions: Confusions) -> str:
+    """Accuracy and confusion matrix of the test samples, before and after the removal."""
+    before, after = confusions.accuracy
     head = (
-        f"<p>Accuracy on {which}: <b data-accuracy='before'>{before:.2%}</b> → "
+        f"<p>Accuracy on {_tested(run)}: <b data-accuracy='before'>{before:.2%}</b> → "
         f"<b data-accuracy='after'>{after:.2%}</b> ({_points(after - before)}).</p>{rough(confusions.beyond)}"
     )
     if len(run.classes) > MAX_MATRIX_CLASSES:
@@ -214,7 +263,7 @@ def _changed_cells(run: ExploredRun, confusions: Confusions) -> str:
     change = (confusions.after - confusions.before).ravel()
     order = [cell for cell in np.argsort(-np.abs(change), kind="stable")[:10] if change[cell]]
     if not order:
-        return "<p class='ddm-small'>No prediction on the test images changes.</p>"
+        return "<p class='ddm-small'>No prediction on the test samples changes.</p>"
     size = len(run.classes)
     rows = "".join(
         f"<tr><td>{escape(run.classes[cell // size])}</td><td>{escape(run.classes[cell % size])}</td>"
@@ -232,10 +281,13 @@ def comparison(run: ExploredRun, state: State, question: Question, result: Compa
     name = class_in_focus(run, state, question)
     predicted, exact = (sentences.signed_effect(state, effect) for effect in result.effects)
     rows = _comparison_row(f"effect on {sentences.objective_noun(state, name)}", "0", predicted, exact, "0")
-    likely = np.unique(result.probabilities.argmax(1))
-    for c in likely:
-        rows += _comparison_row(f"probability of {run.classes[c]}", *(f"{p:.1%}" for p in result.probabilities[:, c]))
-    rows += _comparison_row("accuracy on the test images", *(f"{part:.2%}" for part in result.accuracy))
+    if run.has_classes:
+        for c in np.unique(result.probabilities.argmax(1)):
+            values = (f"{p:.1%}" for p in result.probabilities[:, c])
+            rows += _comparison_row(f"probability of {run.classes[c]}", *values)
+    for figure in result.scores[0]:
+        values = (sentences.score_text(figure, scores[figure]) for scores in result.scores)
+        rows += _comparison_row(f"{sentences.score_name(figure)} on the test {run.kind}s", *values)
     return (
         f"<table class='ddm-table' data-exact='{result.effects[1]:.6f}'><thead><tr><th>without "
         f"{escape(', '.join(state.remove))}</th><th>with all groups</th><th>predicted</th><th>retrained</th>"

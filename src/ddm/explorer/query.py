@@ -12,9 +12,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode
 
 from ddm.errors import InputError
-from ddm.explorer import upload
+from ddm.explorer import typed, upload
 from ddm.explorer.explored_run import ExploredRun
-from ddm.explorer.state import OBJECTIVES, PER_CLASS, State
+from ddm.explorer.state import PER_CLASS, State, objectives_of
 
 MAX_QUERY_CHARACTERS = 60_000
 
@@ -25,10 +25,11 @@ def write_query(state: State) -> str:
 
 
 def _parts(state: State) -> Iterator[tuple[str, str]]:
-    if not state.picture:
+    own = "picture" if state.picture else "typed"
+    if not state.is_own:
         yield "index", str(state.index)
-    elif len(state.picture) <= upload.MAX_CHARACTERS:
-        yield "picture", state.picture
+    elif len(getattr(state, own)) <= upload.MAX_CHARACTERS:
+        yield own, getattr(state, own)
         if state.label:
             yield "label", state.label
     yield "objective", state.objective
@@ -59,7 +60,7 @@ def read_query(query: str, run: ExploredRun, start: State) -> tuple[State, list[
 
 def _read_index(run: ExploredRun, values: list[str]) -> int:
     count = len(run.data.test)
-    return _read_number(values[-1], "test image", count)
+    return _read_number(values[-1], f"test {run.kind}", count)
 
 
 def _read_picture(run: ExploredRun, values: list[str]) -> str:
@@ -70,6 +71,11 @@ def _read_picture(run: ExploredRun, values: list[str]) -> str:
     return text
 
 
+def _read_typed(run: ExploredRun, values: list[str]) -> str:
+    typed.restore(run, values[-1])
+    return values[-1]
+
+
 def _read_class(run: ExploredRun, values: list[str]) -> str:
     if values[-1] not in run.classes:
         raise InputError(f"there is no class '{_shorten(values[-1])}': choose one on the page.")
@@ -77,8 +83,9 @@ def _read_class(run: ExploredRun, values: list[str]) -> str:
 
 
 def _read_objective(run: ExploredRun, values: list[str]) -> str:
-    if values[-1] not in OBJECTIVES:
-        raise InputError(f"there is no objective '{_shorten(values[-1])}': use one of {', '.join(OBJECTIVES)}.")
+    known = objectives_of(run.task.kind)
+    if values[-1] not in known:
+        raise InputError(f"there is no objective '{_shorten(values[-1])}': use one of {', '.join(known)}.")
     return values[-1]
 
 
@@ -99,7 +106,8 @@ def _read_remove(run: ExploredRun, values: list[str]) -> tuple[str, ...]:
 
 def _read_show(run: ExploredRun, values: list[str]) -> str:
     show = values[-1]
-    if show not in ("all", "wrong") and show.removeprefix("class ") not in run.classes:
+    named = show.removeprefix("class ") if run.has_classes else ""
+    if show not in ("all", "wrong") and named not in run.classes:
         raise InputError(f"there is no filter '{_shorten(show)}': use all, wrong or 'class NAME'.")
     return show
 
@@ -124,6 +132,7 @@ def _shorten(text: str) -> str:
 _READERS: dict[str, Callable[[ExploredRun, list[str]], Any]] = {
     "index": _read_index,
     "picture": _read_picture,
+    "typed": _read_typed,
     "label": _read_class,
     "objective": _read_objective,
     "output": _read_class,

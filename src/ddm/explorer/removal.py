@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ddm import networks
@@ -23,7 +22,7 @@ NO_GROUP = "no group is removed: tick a group first."
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Probabilities of the classes ``(L,)``, with all groups and without the removed ones.
+    """What the model says ``(L,)``, with all groups and without the removed ones: probabilities, or numbers.
 
     beyond: a sentence that says why the answer is rough; None if it is within reach
     """
@@ -34,23 +33,24 @@ class Prediction:
 
 
 def predict(run: ExploredRun, state: State, question: Question) -> Prediction:
-    """The model's answer for the image, before and after the removal."""
+    """The model's answer for the sample, before and after the removal. For labels by position it is the loss."""
     before, after = question.logits, logits_without(run, state, question)
-    return Prediction(probabilities(before)[0], probabilities(after)[0], run.beyond(state.remove))
+    return Prediction(answers(run, question, before)[0], answers(run, question, after)[0], run.beyond(state.remove))
+
+
+def answers(run: ExploredRun, question: Question, outputs: Tensor) -> np.ndarray:
+    """What some models with outputs ``(M, L)`` for the sample say, ``(M, …)``."""
+    if run.task.by_position:
+        labels = question.y.expand(len(outputs), *question.y.shape[1:])
+        return run.task.losses(outputs, labels)[:, None].double().numpy()
+    return run.task.mean(outputs.double()).numpy()
 
 
 def logits_without(run: ExploredRun, state: State, question: Question) -> Tensor:
-    """Logits ``(1, L)`` for the image without the removed groups."""
+    """Outputs ``(1, L)`` for the sample without the removed groups."""
     if not state.remove:
         return question.logits
-    with torch.no_grad():
-        logits: Tensor = run.model_without(state.remove)(question.x.to(run.datamodel.target.device)).cpu()
-    return logits
-
-
-def probabilities(logits: Tensor) -> np.ndarray:
-    """Softmax of logits ``(…, L)``."""
-    return logits.double().softmax(-1).numpy()
+    return run.answer(run.model_without(state.remove), question.x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class Confusions:
 
 
 def compare_confusions(run: ExploredRun, state: State) -> Confusions:
-    """The errors on the test images, before and after the removal."""
+    """The errors on the test samples, before and after the removal."""
     return Confusions(run.confusion_counts(()), run.confusion_counts(state.remove), run.beyond(state.remove))
 
 

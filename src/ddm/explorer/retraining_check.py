@@ -11,9 +11,9 @@ from torch import Tensor
 from ddm.answers.objectives import Objective
 from ddm.data.inputs import X, join
 from ddm.errors import InputError
-from ddm.explorer.explored_run import ExploredRun, count_confusions
+from ddm.explorer.explored_run import ExploredRun
 from ddm.explorer.question import pose_question, resolve_objective
-from ddm.explorer.removal import NO_GROUP, accuracy_of, compare_confusions, logits_without, probabilities
+from ddm.explorer.removal import NO_GROUP, answers, logits_without
 from ddm.explorer.state import State
 from ddm.truth.retraining import NO_ROWS, group_rows
 
@@ -25,16 +25,16 @@ class Comparison:
     Four models are compared: the model, the predicted model without the groups, the model retrained without the
     groups, and the model retrained with all groups.
 
-    value:         of the objective on the image, with all groups
+    value:         of the objective on the sample, with all groups
     effects:       of the removal on it, predicted and exact; the exact one compares the two retrainings
-    probabilities: ``(4, L)`` of the four models on the image
-    accuracy:      of the four models on the test images
+    probabilities: ``(4, L)`` what the four models say for the sample
+    scores:        of the four models on the test samples: the loss, and what the task is judged by
     """
 
     value: float
     effects: tuple[float, float]
     probabilities: np.ndarray
-    accuracy: tuple[float, float, float, float]
+    scores: tuple[dict[str, float], ...]
 
 
 def compare_with_retraining(run: ExploredRun, state: State) -> Comparison:
@@ -47,11 +47,8 @@ def compare_with_retraining(run: ExploredRun, state: State) -> Comparison:
     objective = resolve_objective(run, state, question)
     value, predicted = _measure(objective, logits[:2], question.logits, question.y)
     true, base = _measure(objective, logits[2:], exact[1, :1], question.y)
-    without, complete = (
-        accuracy_of(count_confusions(run.labels, row[1:].argmax(1).numpy(), run.classes)) for row in exact
-    )
-    accuracy = (*compare_confusions(run, state).accuracy, without, complete)
-    return Comparison(value, (predicted - value, true - base), probabilities(logits), accuracy)
+    scores = (run.scores(run.outputs), run.scores_without(state.remove), *(run.scores(row[1:]) for row in exact))
+    return Comparison(value, (predicted - value, true - base), answers(run, question, logits), scores)
 
 
 def estimate_seconds(run: ExploredRun, state: State) -> float | None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ddm.compute.progress import bar
-from ddm.data.inputs import unwrap
+from ddm.data.inputs import at_once, unwrap
 from ddm.data.samples import Samples
 from ddm.errors import InputError
 from ddm.networks import penultimate
@@ -25,15 +25,15 @@ def features_of(samples: Samples, source: Features, target: Target | None = None
     """Features ``(n, F)`` of every sample, from the target's penultimate layer unless ``source`` is given."""
     extract = _extractor(source, target)
     parts = []
-    rows = torch.arange(len(samples)).split(batch_size)
+    rows = torch.arange(len(samples)).split(at_once(batch_size, samples.bytes_each))
     with torch.no_grad(), _evaluation_mode(source), bar("features", len(rows)) as advance:
-        for part in rows:
-            values = extract(unwrap(samples.batch(part)[0]) if source is not None else samples.batch(part)[0])
-            if not isinstance(values, Tensor) or values.dim() < 2 or len(values) != len(part):
+        for x, _ in samples.batches(rows):
+            values = extract(unwrap(x) if source is not None else x)
+            if not isinstance(values, Tensor) or values.dim() < 2 or len(values) != len(x):
                 raise InputError("features must be a tensor with one row per input.")
-            parts.append(values.detach().flatten(1).cpu().float())
+            parts.append(values.detach().flatten(1).cpu().float().numpy().copy())
             advance(1)
-    features = torch.cat(parts).numpy()
+    features = np.concatenate(parts)
     if not np.isfinite(features).all():
         raise InputError("the features contain NaN or infinite values: use another feature extractor.")
     return features

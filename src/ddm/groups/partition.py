@@ -23,11 +23,15 @@ import numpy as np
 from ddm.compute.progress import bar
 from ddm.data.samples import Samples
 from ddm.errors import InputError
+from ddm.groups.columns import named_dates
 from ddm.groups.features import Features, features_of
 from ddm.training.target import Target
 
 Group = int | str
 """A group as users name it: its number, or its name such as ``3/7``."""
+
+_MANY, _MOSTLY = 100, 0.9
+"""From this number of samples on, groups are refused if there are more than this many for each sample."""
 
 SMALL_GROUP = 16
 """Synsets of groups with fewer samples than this reveal single samples, as ``ddm bench privacy`` shows."""
@@ -35,25 +39,39 @@ SMALL_GROUP = 16
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """The group of each training sample.
+    """The group of each training sample, or the samples of each group where groups overlap or leave samples out.
 
-    groups:  ``(n,)`` int64, each in ``0 … K − 1``; no group is empty
+    groups:  ``(n,)`` int64, each in ``0 … K − 1``; no group is empty. Where groups overlap, the first group of each
+             sample; −1 for a sample in no group
     names:   the name of each group
     parents: ``(K,)`` the class of each group; None if a group has samples of several classes
     classes: the name of each class, or of each output where samples have no class
+    listed:  positions of each group's samples, sorted, if groups overlap or leave samples out; None if every sample is
+             in exactly one group
+
+    Effects of several groups are predicted as the sum of the effects of each. A sample that is in two of them counts
+    twice in that sum. Retraining leaves it out once: ``rows_without`` has the union of the groups.
     """
 
     groups: np.ndarray
     names: tuple[str, ...]
     parents: np.ndarray | None
     classes: tuple[str, ...]
+    listed: tuple[np.ndarray, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def overlaps(self) -> bool:
+        """True if a sample is in several groups."""
+        return self.listed is not None and int(self.sizes.sum()) > int((self.groups >= 0).sum())
+
     @cached_property
     def sizes(self) -> np.ndarray:
         """Number of samples in each group ``(K,)``."""
+        if self.listed is not None:
+            return np.array([len(rows) for rows in self.listed])
         return np.bincount(self.groups, minlength=len(self))
 
     @property
@@ -68,8 +86,52 @@ class Partition:
 
     def rows(self, number: int) -> np.ndarray:
         """Positions of the samples of group ``number`` in the training set."""
+        if self.listed is not None:
+            return self.listed[number]
         order, starts = self._sorted
         return order[starts[number] : starts[number + 1]]
+
+    def rows_without(self, removed: np.ndarray) -> np.ndarray:
+        """Positions of the samples in any of the removed groups, sorted, each once; ``removed (K,)`` is a mask."""
+        if self.listed is None:
+            return np.flatnonzero(removed[self.groups])
+        return np.flatnonzero(self.amounts(np.asarray(removed, dtype=float)))
+
+    def removal_of(self, rows: np.ndarray) -> np.ndarray | None:
+        """The mask ``(K,)`` of groups that hold exactly the samples at ``rows``, none twice; None if there are none."""
+        gone = np.zeros(len(self.groups), dtype=bool)
+        gone[rows] = True
+        inside = np.array([bool(gone[self.rows(k)].all()) for k in range(len(self))])
+        same = inside & (self.sizes == gone.sum())
+        if same.any():  # one group, even if others lie within it
+            one: np.ndarray = np.arange(len(self)) == same.argmax()
+            return one
+        exact = len(self.rows_without(inside)) == gone.sum() and bool(self.are_disjoint(inside[None])[0])
+        return inside if exact else None
+
+    def amounts(self, amount: np.ndarray) -> np.ndarray:
+        """The largest of ``amount (K,)`` among the groups of each sample ``(n,)``; 0 for a sample in no group."""
+        if self.listed is None:
+            found: np.ndarray = amount[self.groups]
+            return found
+        found = np.zeros(len(self.groups))
+        for rows, value in zip(self.listed, amount, strict=True):
+            if value:
+                found[rows] = np.maximum(found[rows], value)
+        return found
+
+    def share_of(self, amount: np.ndarray) -> np.ndarray:
+        """The fraction of the training set that removals ``amount (M, K)`` take away ``(M,)``, each sample once."""
+        if not self.overlaps:
+            shares: np.ndarray = amount @ self.shares
+            return shares
+        return np.array([self.amounts(row).mean() for row in amount])
+
+    def are_disjoint(self, removed: np.ndarray) -> np.ndarray:
+        """True for removals ``(M, K)`` in which no sample is in two of the removed groups ``(M,)``."""
+        if not self.overlaps:
+            return np.ones(len(removed), dtype=bool)
+        return np.array([self.sizes[row != 0].sum() == len(self.rows_without(row != 0)) for row in removed])
 
     @cached_property
     def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
@@ -106,9 +168,13 @@ class Partition:
     def removal(self, groups: Group | Iterable[Group]) -> np.ndarray:
         """The mask ``(K,)`` of groups to remove. Removing every group is refused."""
         mask = self.mask(groups)
-        if mask.all():
+        if self._takes_all(mask):
             raise InputError("removing every group leaves no training data: keep at least one.")
         return mask
+
+    def _takes_all(self, removed: np.ndarray) -> bool:
+        """True if every sample is in one of the removed groups; ``removed (K,)`` is a mask."""
+        return bool(removed.all()) if self.listed is None else len(self.rows_without(removed)) == len(self.groups)
 
     def reweighting(self, weights: Mapping[Group, float]) -> np.ndarray:
         """1 − w ``(K,)`` for groups of weight w: 1 removes a group, 0 keeps it as it is, −1 doubles it."""
@@ -123,12 +189,16 @@ class Partition:
                 name = self.names[number]
                 raise InputError(f"group '{name}' cannot weigh {weight!r}: give a finite number of at least 0.")
             removed[number] = 1 - float(weight)
-        if (removed == 1).all():
+        if self._takes_all(removed == 1):
             raise InputError("every group has the weight 0, which leaves no training data: keep at least one.")
         return removed
 
     def __repr__(self) -> str:
         where = "that cut across classes" if self.parents is None else f"in {len(np.unique(self.parents)):,} classes"
+        if self.listed is not None:
+            free = int((self.groups < 0).sum())
+            where += f"; {free:,} samples are in no group" if free else ""
+            where += "; groups overlap" if self.overlaps else ""
         return (
             f"Partition: {len(self.groups):,} training samples in {len(self):,} groups of "
             f"{self.sizes.min():,} to {self.sizes.max():,} samples {where}"
@@ -143,17 +213,22 @@ class Partition:
         return Partition(groups, tuple(self.classes[c] for c in present), present, self.classes)
 
 
+PartitionLike = str | Partition | Sequence[Any] | np.ndarray | Mapping[Any, Any]
+"""What users may give as groups: a method, a value for each sample, or the positions of each group's samples."""
+
+
 def make_partition(
     target: Target,
     samples: Samples,
-    partition: str | Partition | Sequence[Any] | np.ndarray,
+    partition: PartitionLike,
     clusters: int,
     features: Features = None,
     seed: int = 0,
 ) -> Partition:
     """Partition the samples by a method (kmeans, sequence or class) or by the user's own groups.
 
-    A ``Partition`` is returned unchanged if it fits the samples.
+    Groups are a number, word or date for each sample, or a mapping of names to positions in the training set. A
+    ``Partition`` is returned unchanged if it fits the samples.
     """
     if isinstance(partition, Partition):
         if len(partition.groups) != len(samples):
@@ -162,6 +237,8 @@ def make_partition(
                 "give a partition of this training set."
             )
         return partition
+    if isinstance(partition, Mapping):
+        return from_rows(samples, partition)
     if not isinstance(partition, str):
         return from_groups(samples, partition)
     if partition == "kmeans":
@@ -211,7 +288,8 @@ def kmeans(samples: Samples, features: np.ndarray, clusters: int, seed: int = 0)
 
 
 def from_groups(samples: Samples, groups: Sequence[Any] | np.ndarray) -> Partition:
-    """The user's own groups: a number, word or date for each training sample."""
+    """The user's own groups: a number, word or date for each training sample. Many dates are grouped by month."""
+    groups = named_dates(groups)
     try:
         values = np.asarray(groups)
         names, numbers = np.unique(values, return_inverse=True)
@@ -223,15 +301,69 @@ def from_groups(samples: Samples, groups: Sequence[Any] | np.ndarray) -> Partiti
         )
     if len({str(name) for name in names}) < len(names):
         raise InputError("two different groups have the same name as text: rename one.")
-    labels = samples.labels.numpy()
-    first = np.array([labels[numbers == k][0] for k in range(len(names))])
-    nested = samples.has_classes and bool((labels == first[numbers]).all())
+    if len(samples) >= _MANY and len(names) > _MOSTLY * len(samples):
+        raise InputError(
+            f"these {len(samples):,} samples are in {len(names):,} groups, nearly every one in a group of its own: "
+            "give larger groups, for example by ddm.groups.by_quantile for numbers or ddm.groups.by_date for dates."
+        )
     return Partition(
         numbers.astype(np.int64),
         tuple(str(name) for name in names),
-        first if nested else None,
+        _classes_of_groups(samples, numbers, len(names)),
         samples.classes,
     )
+
+
+def _classes_of_groups(samples: Samples, numbers: np.ndarray, count: int) -> np.ndarray | None:
+    """The class of each group ``(K,)``; None if samples have no classes, or a group has several."""
+    if not samples.has_classes:
+        return None
+    labels = samples.labels.numpy()
+    first = np.zeros(count, dtype=labels.dtype)
+    first[numbers[::-1]] = labels[::-1]
+    return first if bool((labels == first[numbers]).all()) else None
+
+
+def from_rows(samples: Samples, groups: Mapping[Any, Any]) -> Partition:
+    """The user's own groups: the positions of each group's samples in the training set, or a mask of the samples.
+
+    Groups may overlap, and samples may be in no group: no question removes those.
+    """
+    if not groups:
+        raise InputError("there are no groups: give a mapping of names to positions in the training set.")
+    names = tuple(str(name) for name in groups)
+    if len(set(names)) < len(names):
+        raise InputError("two different groups have the same name as text: rename one.")
+    listed = tuple(_positions(name, rows, len(samples)) for name, rows in groups.items())
+    first = first_groups(listed, len(samples))
+    if sum(map(len, listed)) == len(samples) and bool((first >= 0).all()):
+        return Partition(first, names, _classes_of_groups(samples, first, len(names)), samples.classes)
+    return Partition(first, names, None, samples.classes, listed)
+
+
+def first_groups(listed: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """The first group of each of ``count`` samples ``(n,)``, of groups given by positions; −1 for a sample in none."""
+    first = np.full(count, -1, dtype=np.int64)
+    for number in reversed(range(len(listed))):
+        first[listed[number]] = number
+    return first
+
+
+def _positions(name: Any, given: Any, count: int) -> np.ndarray:
+    """Positions of a group's samples, sorted, each once; refused if they are none or not those of ``count`` samples."""
+    rows = np.asarray(given)
+    if rows.dtype == bool and rows.shape == (count,):
+        rows = np.flatnonzero(rows)
+    if rows.ndim != 1 or not rows.size:
+        raise InputError(f"group '{name}' has no samples: give their positions in the training set.")
+    if rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= count:
+        raise InputError(
+            f"group '{name}' must hold whole numbers from 0 to {count - 1}, positions in the training set."
+        )
+    rows = np.unique(rows.astype(np.int64))
+    if len(rows) == count:
+        raise InputError(f"group '{name}' holds every sample, and nothing is left without it: make it smaller.")
+    return rows
 
 
 Cut = Callable[[np.ndarray, int, int], np.ndarray]

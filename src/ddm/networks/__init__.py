@@ -6,10 +6,10 @@ from ddm.networks.convnet import ConvNet
 from ddm.networks.features import penultimate
 from ddm.networks.initialise import initialise
 from ddm.networks.mlp import MLP
-from ddm.networks.registry import NETWORKS, build, from_spec, learning_rate, names, outline
+from ddm.networks.registry import NETWORKS, accepted, build, from_spec, learning_rate, names, outline
 from ddm.networks.resnet18ap import ResNet18AP
 from ddm.networks.simplevit import SimpleViT
-from ddm.networks.storage import load, save
+from ddm.networks.storage import load, save, save_weights
 from ddm.networks.text_transformer import TextTransformer
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "ResNet18AP",
     "SimpleViT",
     "TextTransformer",
+    "accepted",
     "build",
     "from_spec",
     "initialise",
@@ -30,4 +31,5 @@ __all__ = [
     "outline",
     "penultimate",
     "save",
+    "save_weights",
 ]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from ddm.networks.base import Network
+from ddm.networks.base import Network, check_scaling
 from ddm.networks.options import check_integer, check_share
 
 
@@ -13,6 +13,8 @@ class MLP(Network):
 
     depth:   number of hidden layers
     dropout: probability that training sets a unit of a hidden layer to 0
+    scale, shift: the outputs are `scale * classifier(features) + shift`; for a regression, standard deviation and mean
+             of the numbers to predict
 
     The columns should have similar scales, for example mean 0 and variance 1. With `classes=1` the network returns
     one number for each row, for a regression or for the logit of a binary label.
@@ -30,11 +32,14 @@ class MLP(Network):
         width: int = 128,
         depth: int = 2,
         dropout: float = 0.0,
+        scale: float = 1.0,
+        shift: float = 0.0,
         init: str = "kaiming",
         seed: int = 0,
     ) -> None:
         width, depth = check_integer("width", width), check_integer("depth", depth, maximum=1000)
         options = {"width": width, "depth": depth, "dropout": check_share("dropout", dropout)}
+        options |= check_scaling(scale, shift)
         super().__init__("mlp", shape, classes, init=init, seed=seed, **options)
         layers: list[nn.Module] = []
         with self.building():

@@ -35,8 +35,15 @@ def names() -> list[str]:
 
 def learning_rate(network: nn.Module | str) -> float:
     """The default learning rate of a network, or of the built-in network of this name."""
-    kind = NETWORKS.get(network, Network) if isinstance(network, str) else type(network)
-    return kind.learning_rate if issubclass(kind, Network) else Network.learning_rate
+    if isinstance(network, str):
+        return NETWORKS.get(network, Network).learning_rate
+    return network.learning_rate if isinstance(network, Network) else Network.learning_rate
+
+
+def accepted(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options that the network `name` has."""
+    known = inspect.signature(NETWORKS[name]).parameters if name in NETWORKS else {}
+    return {option: value for option, value in options.items() if option in known}
 
 
 def build(name: str, shape: Sequence[int], classes: int, **options: Any) -> Network:

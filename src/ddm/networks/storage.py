@@ -33,6 +33,11 @@ def save(network: nn.Module, path: str | Path) -> None:
     write_tensors(Path(path), network.state_dict(), {kind: specs[0]})
 
 
+def save_weights(network: nn.Module, path: str | Path) -> None:
+    """Write the weights of any network to `path` atomically, for `load_state_dict`."""
+    write_tensors(Path(path), {name: tensor.clone() for name, tensor in network.state_dict().items()})
+
+
 def load(path: str | Path) -> Network | WeightedSum:
     """Load the network that `save` wrote to `path`: on the CPU, in evaluation mode, with its dtype."""
     tensors = read_finite(Path(path))

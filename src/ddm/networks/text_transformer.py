@@ -1,12 +1,13 @@
 """A small transformer encoder that classifies texts, given as token ids."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ddm.errors import InputError
-from ddm.networks.base import Network
+from ddm.networks.base import Network, check_scaling
 from ddm.networks.options import check_integer, check_share
 from ddm.networks.transformer import Block
 
@@ -21,6 +22,7 @@ class TextTransformer(Network):
     width:      size of a token's embedding
     ratio:      units of the hidden layer of each block's perceptron, as a multiple of `width`
     dropout:    probability that training sets an embedding value, or an output of a block's layer, to 0
+    scale, shift: the outputs are `scale * classifier(features) + shift`
 
     Texts of a batch have the same number of tokens t ≤ T, so shorter texts are padded on the right. The attention mask
     is 0 at the padding. The logits of a text do not depend on its padding.
@@ -41,6 +43,8 @@ class TextTransformer(Network):
         heads: int = 4,
         ratio: int = 4,
         dropout: float = 0.0,
+        scale: float = 1.0,
+        shift: float = 0.0,
         init: str = "kaiming",
         seed: int = 0,
     ) -> None:
@@ -49,7 +53,14 @@ class TextTransformer(Network):
         depth, dropout = check_integer("depth", depth, maximum=1000), check_share("dropout", dropout)
         if width % heads:
             raise InputError(f"give a width that divides by heads ({heads}), not {width}.")
-        options = {"vocabulary": vocabulary, "width": width, "depth": depth, "heads": heads, "ratio": ratio}
+        options: dict[str, Any] = {
+            "vocabulary": vocabulary,
+            "width": width,
+            "depth": depth,
+            "heads": heads,
+            "ratio": ratio,
+        }
+        options |= check_scaling(scale, shift)
         super().__init__("text-transformer", shape, classes, init=init, seed=seed, **options, dropout=dropout)
         with self.building():
             self.tokens = nn.Embedding(vocabulary, width)
@@ -61,8 +72,7 @@ class TextTransformer(Network):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Logits (b, classes) of token ids (b, t). The mask (b, t) is 1 at tokens and 0 at padding; None: all 1."""
-        logits: Tensor = self.classifier(self.features(input_ids, attention_mask))
-        return logits
+        return self.outputs(self.features(input_ids, attention_mask))
 
     def features(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Penultimate features (b, width) of token ids (b, t) and a mask (b, t), which is 0 at padding."""

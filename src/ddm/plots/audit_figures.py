@@ -20,11 +20,11 @@ def audit(result: Audit, labels: Mapping[str, str]) -> Figure:
 
     labels: the name of each figure
     """
-    from ddm.plots.picture import Picture
+    from ddm.plots.picture import picture
 
     figures = result.figures["same run"]
     names = [name for name, figure in figures.items() if figure["value"] is not None]
-    figure = Picture(figsize=(7, 1.2 + 0.5 * len(names)), layout="constrained")
+    figure = picture(figsize=(7, 1.2 + 0.5 * len(names)), layout="constrained")
     axes = figure.add_subplot()
     for row, name in enumerate(names):
         value, low, high, retrain, ceiling = (figures[name][key] for key in _KEYS)

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 def distances(trajectory: Trajectory) -> Figure:
     """Plot the distance of each checkpoint from θ_0 and to θ_τ."""
-    from ddm.plots.picture import Picture
+    from ddm.plots.picture import picture
 
     gone, left = trajectory.distances()
-    figure = Picture(figsize=(7, 4), layout="constrained")
+    figure = picture(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
     axes.plot(trajectory.steps, gone, "o-", color=ACCENT, label="from the start θ_0")
     axes.plot(trajectory.steps, left, "s--", color=NEUTRAL, label="to the end θ_τ")

@@ -21,10 +21,10 @@ ROW = 0.28
 
 def effects(attribution: Attribution, count: int) -> Figure:
     """Plot the effects of the first ``count`` groups of an attribution as bars."""
-    from ddm.plots.picture import Picture
+    from ddm.plots.picture import picture
 
     shown = min(count, len(attribution))
-    figure = Picture(figsize=(7, 1.4 + ROW * shown), layout="constrained")
+    figure = picture(figsize=(7, 1.4 + ROW * shown), layout="constrained")
     axes = figure.add_subplot()
     bars(axes, attribution, shown)
     axes.set_ylabel("group removed")

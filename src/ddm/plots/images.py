@@ -17,9 +17,9 @@ _LEAST_WIDTH = 3.6
 
 def image_grid(images: Tensor, names: Sequence[str], columns: int) -> Figure:
     """Plot images ``(K, C, H, W)`` with their names, each scaled to its own range."""
-    from ddm.plots.picture import Picture
+    from ddm.plots.picture import picture
 
-    figure = Picture(figsize=(max(_LEAST_WIDTH, columns * 0.9), -(-len(images) // columns) * 1.1), layout="constrained")
+    figure = picture(figsize=(max(_LEAST_WIDTH, columns * 0.9), -(-len(images) // columns) * 1.1), layout="constrained")
     show_images(figure, images, names, columns)
     return figure
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import io
+from functools import partial
+from typing import Any
 
 from matplotlib.figure import Figure
 
 
-class Picture(Figure):
-    """A figure that notebooks display without pyplot and its list of open windows."""
+def picture(**options: Any) -> Figure:
+    """A figure that notebooks display without pyplot and its list of open windows.
 
-    def _repr_png_(self) -> bytes:
-        with io.BytesIO() as file:
-            self.savefig(file, format="png")
-            return file.getvalue()
+    It is no subclass, because experiment trackers such as Weights & Biases accept matplotlib's own class alone.
+    """
+    figure = Figure(**options)
+    figure._repr_png_ = partial(_png, figure)  # type: ignore[attr-defined]
+    return figure
+
+
+def _png(figure: Figure) -> bytes:
+    with io.BytesIO() as file:
+        figure.savefig(file, format="png")
+        return file.getvalue()

@@ -19,12 +19,12 @@ _LABELS = 60
 
 def shared_synset(synset: Synset, columns: int) -> Figure:
     """Plot the images, each scaled to its own range, and beside them the soft targets of each group."""
-    from ddm.plots.picture import Picture
+    from ddm.plots.picture import picture
 
     images, classes = synset.pictures[0], synset.targets.shape[2]
     widths = [0.5 * columns, 2.5 + 0.28 * min(classes, _LABELS)]
     tall = max(0.5 * -(-len(images) // columns), 0.16 * min(len(synset), _LABELS)) + 1
-    figure = Picture(figsize=(sum(widths), tall), layout="constrained")
+    figure = picture(figsize=(sum(widths), tall), layout="constrained")
     left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=widths)[0]
     left.suptitle(f"{len(images)} images that all groups share", fontsize=10)
     show_images(left, images, [""] * len(images), columns)

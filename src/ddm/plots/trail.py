@@ -24,11 +24,11 @@ def trail(trace: Trace, count: int) -> Figure:
 
     A group that does not stand out has no edge.
     """
-    from ddm.plots.picture import Picture
+    from ddm.plots.picture import picture
 
     levels = [level.sort() for level in (trace.classes, trace.clusters) if level is not None]
     rows = min(count, max(len(level) for level in levels))
-    figure = Picture(figsize=(1.5 + 4.5 * len(levels), 2 + ROW * rows), layout="constrained")
+    figure = picture(figsize=(1.5 + 4.5 * len(levels), 2 + ROW * rows), layout="constrained")
     panels = figure.subplots(1, len(levels), squeeze=False, sharex=True)[0]
     for axes, level in zip(panels, levels, strict=True):
         bars(axes, level, min(count, len(level)))

@@ -95,6 +95,32 @@ def _whiskers(effects: np.ndarray, intervals: Attribution) -> Chart:
     }
 
 
+def scatter(across: np.ndarray, up: np.ndarray, hover: list[str], titles: tuple[str, str]) -> Chart:
+    """One point for each sample, with the line on which both values ``(n,)`` are equal."""
+    low, high = (float(end) for end in (min(across.min(), up.min()), max(across.max(), up.max())))
+    points: Chart = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": _plain(across),
+        "y": _plain(up),
+        "hovertext": hover,
+        "hoverinfo": "text",
+        "marker": {"color": NEUTRAL, "size": 6, "opacity": 0.5},
+    }
+    line: Chart = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [low, high],
+        "y": [low, high],
+        "hoverinfo": "skip",
+        "line": {"color": MUTED, "width": 1, "dash": "dot"},
+    }
+    axes = [
+        {"title": {"text": literal(title), "standoff": 8}, "gridcolor": LINE, "zeroline": False} for title in titles
+    ]
+    return _chart([line, points], xaxis=axes[0], yaxis=axes[1])
+
+
 def heat(
     values: np.ndarray,
     rows: Sequence[str],

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ddm.answers.diagnosis import Diagnosis
 from ddm.report import charts
 from ddm.report.numbers import percent, plural, points, raised, raised_value, signed
 from ddm.report.subject import Certainty, Subject
@@ -21,17 +22,17 @@ _THUMBNAILS = 3
 
 def effects_section(subject: Subject) -> dict[str, Any]:
     """The groups with the largest effects on the loss, of either sign: as bars, as tables, and per class."""
-    found = subject.diagnosis
-    helping, harming = ends(found.effects["loss"], _SHOWN)
+    helping, harming = ends(subject.effects("loss"), _SHOWN)
     chosen = np.concatenate([helping, harming[::-1]])
     names = [subject.partition.names[k] for k in chosen]
-    refined = subject.loss
+    refined, found = subject.loss, subject.diagnosis
     return {
-        "loss": f"{found.loss:.4f}",
-        "accuracy": percent(found.accuracy),
+        "loss": f"{subject.value('loss'):.4g}" if found is None else f"{subject.value('loss'):.4f}",
+        "second": _second(subject),
+        "has_classes": found is not None,
         "bars": charts.bars(
             names,
-            found.effects["loss"][chosen],
+            subject.effects("loss")[chosen],
             [subject.is_bad(name) for name in names],
             [_hover(subject, int(k)) for k in chosen],
             "change of the loss without the group: ← falls · rises →",
@@ -41,11 +42,22 @@ def effects_section(subject: Subject) -> dict[str, Any]:
         "no_stand_out": None if refined is None else refined.no_stand_out,
         "helping": _rows(subject, helping),
         "harming": _rows(subject, harming),
-        "classwise": {what: _classwise(subject, chosen, what) for what in ("recall", "f1")},
-        "clear": bool(found.harmful or found.noisy),
+        "classwise": None if found is None else {what: _classwise(found, subject, chosen, what) for what in _CALLED},
+        "clear": found is None or bool(found.harmful or found.noisy),
         "rows": len(chosen),
-        "left_out": max(0, len(found.classes) - _COLUMNS),
+        "left_out": 0 if found is None else max(0, len(found.classes) - _COLUMNS),
     }
+
+
+def _second(subject: Subject) -> dict[str, str]:
+    """The second figure in words: its name as the heading of a column, and its value in a sentence."""
+    name, value = subject.second, subject.value(subject.second)
+    words = name.replace("-", " ").replace("f1", "F1")
+    if name == "accuracy" and subject.diagnosis is not None:
+        return {"heading": "accuracy, points", "sentence": f"{percent(value)} of the validation samples are right"}
+    unit = ", points" if subject.is_fraction(name) else ""
+    text = percent(value) if subject.is_fraction(name) else f"{value:.4g}"
+    return {"heading": words + unit, "sentence": f"the {words} is {text}"}
 
 
 def ends(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -62,23 +74,26 @@ def _rows(subject: Subject, numbers: np.ndarray) -> list[dict[str, Any]]:
 
 
 def _row(subject: Subject, number: int) -> dict[str, Any]:
-    found, name = subject.diagnosis, subject.partition.names[number]
-    loss, accuracy = float(found.effects["loss"][number]), float(found.effects["accuracy"][number])
+    name, second = subject.partition.names[number], subject.second
+    loss, other = (float(subject.effects(what)[number]) for what in ("loss", second))
     return {
         "name": name,
         "size": plural(int(subject.partition.sizes[number]), "sample"),
-        "loss": signed(loss),
+        "loss": subject.effect_text("loss", number),
         "loss_certainty": subject.certainty("loss", number),
-        "accuracy": signed(100 * accuracy, 1),
-        "accuracy_certainty": subject.certainty("accuracy", number),
+        "second": subject.effect_text(second, number).removesuffix(" points"),
+        "second_certainty": subject.certainty(second, number),
         "recall": _most_changed(subject, number),
-        "words": f"Removing it {raised_value('the loss', loss)} and {raised('accuracy', accuracy)}.",
-        "pictures": subject.thumbnails(name, _THUMBNAILS),
+        "words": f"Removing it {raised_value('the loss', loss)} and "
+        f"{(raised if subject.is_fraction(second) else raised_value)(second.replace('-', ' '), other)}.",
+        "shown": subject.thumbnails(name, _THUMBNAILS),
     }
 
 
 def _most_changed(subject: Subject, number: int) -> dict[str, str] | None:
     """The class whose recall changes most, and by how many points; None if no recall changes."""
+    if subject.diagnosis is None:
+        return None
     recall = np.nan_to_num(subject.diagnosis.effects["recall"][number])
     label = int(np.abs(recall).argmax())
     if not recall[label]:
@@ -86,9 +101,8 @@ def _most_changed(subject: Subject, number: int) -> dict[str, str] | None:
     return {"name": subject.diagnosis.classes[label], "effect": signed(100 * float(recall[label]), 1)}
 
 
-def _classwise(subject: Subject, chosen: np.ndarray, what: str) -> charts.Chart:
+def _classwise(found: Diagnosis, subject: Subject, chosen: np.ndarray, what: str) -> charts.Chart:
     """Effects of the chosen groups on the recall or F1 of each class, in points."""
-    found = subject.diagnosis
     values = found.effects[what][chosen]
     columns = np.sort(np.argsort(-np.abs(np.nan_to_num(values)).max(0, initial=0), kind="stable")[:_COLUMNS])
     names = [subject.partition.names[k] for k in chosen]
@@ -114,10 +128,10 @@ def _known(certainty: Certainty) -> str:
 
 
 def _hover(subject: Subject, number: int) -> str:
-    found = subject.diagnosis
+    second = subject.second
     return (
         f"without <b>{charts.literal(subject.partition.names[number])}</b> "
         f"({plural(int(subject.partition.sizes[number]), 'sample')})<br>"
-        f"loss {signed(float(found.effects['loss'][number]))}{_known(subject.certainty('loss', number))}<br>"
-        f"accuracy {points(float(found.effects['accuracy'][number]))}{_known(subject.certainty('accuracy', number))}"
+        f"loss {subject.effect_text('loss', number)}{_known(subject.certainty('loss', number))}<br>"
+        f"{second.replace('-', ' ')} {subject.effect_text(second, number)}{_known(subject.certainty(second, number))}"
     )

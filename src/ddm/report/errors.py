@@ -7,9 +7,10 @@ from typing import Any
 from ddm.answers.confusions import Confusion
 from ddm.report import charts
 from ddm.report.numbers import plural, points
+from ddm.report.shown import SHORT
 from ddm.report.subject import Subject
 
-_CONFUSIONS, _CAUSES, _PICTURES, _THUMBNAILS = 6, 3, 6, 4
+_CONFUSIONS, _CAUSES, _PICTURES, _SNIPPETS, _THUMBNAILS = 6, 3, 6, 2, 4
 
 _TEXT = 25
 """Up to this many classes the confusion matrix shows its counts."""
@@ -17,7 +18,7 @@ _TEXT = 25
 
 def errors_section(subject: Subject) -> dict[str, Any]:
     """The confusion matrix of the validation samples, and the causes of each frequent confusion."""
-    found = subject.diagnosis
+    found = subject.diagnosed
     wrong = int(found.counts.sum() - found.counts.trace())
     return {
         "wrong": wrong,
@@ -30,7 +31,7 @@ def errors_section(subject: Subject) -> dict[str, Any]:
 
 def _matrix(subject: Subject) -> charts.Chart:
     """The confusion matrix. Only errors are coloured, in the colour for bad."""
-    found = subject.diagnosis
+    found = subject.diagnosed
     coloured = found.counts.astype(float)
     coloured[range(len(coloured)), range(len(coloured))] = 0
     hover = [
@@ -54,14 +55,19 @@ def _matrix(subject: Subject) -> charts.Chart:
     )
 
 
+def _rows(subject: Subject, confusion: Confusion) -> tuple[int, ...]:
+    """The confused samples that are shown: fewer where they are not pictures."""
+    return confusion.rows[: _PICTURES if subject.shown.images else _SNIPPETS]
+
+
 def _confusion(subject: Subject, confusion: Confusion) -> dict[str, Any]:
     return {
         "true": confusion.true,
         "predicted": confusion.predicted,
         "count": plural(confusion.count, "sample"),
-        "pictures": subject.pictures.of(subject.data.validation, confusion.rows[:_PICTURES]),
+        "shown": subject.shown.of(subject.data.validation, _rows(subject, confusion), longest=SHORT),
         "causes": [
-            {"name": name, "effect": points(effect), "pictures": subject.thumbnails(name, _THUMBNAILS)}
+            {"name": name, "effect": points(effect), "shown": subject.thumbnails(name, _THUMBNAILS)}
             for name, effect in confusion.causes[:_CAUSES]
             if effect < 0
         ],

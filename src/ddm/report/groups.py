@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
+from ddm.plots.units import minus
 from ddm.report import charts
-from ddm.report.numbers import percent, plural, points, signed
+from ddm.report.numbers import percent, plural
 from ddm.report.pictures import SMALL
 from ddm.report.subject import Subject
 
@@ -22,7 +24,9 @@ _OPEN = 60
 def groups_section(subject: Subject) -> dict[str, Any]:
     """The map, and a card for each class with its groups."""
     partition, places = subject.partition, flat(subject.centres)
-    each = min(_THUMBNAILS, subject.pictures.room(subject.data.train.shape, SMALL) // len(partition))
+    each = _THUMBNAILS
+    if subject.shown.images:
+        each = min(each, subject.shown.pictures.room(subject.data.train.shape, SMALL) // len(partition))
     return {
         "map": charts.group_map(
             apart(places[0], partition.sizes),
@@ -32,8 +36,11 @@ def groups_section(subject: Subject) -> dict[str, Any]:
             _hover(subject),
         ),
         "kept": percent(places[1], 0),
-        "across": partition.parents is None,
-        "thumbnails": each,
+        "purity": partition.parents is None and subject.diagnosis is not None,
+        "agreement": subject.diagnosis is not None,
+        "mean": _mean_of(subject),
+        "thumbnails": each if subject.shown.shown else 0,
+        "images": subject.shown.images,
         "cards": [_card(subject, title, members, each) for title, members in _cards(subject)],
         "open": len(partition) <= _OPEN,
     }
@@ -89,28 +96,35 @@ def _card(subject: Subject, title: str, members: np.ndarray, each: int) -> dict[
 
 def _row(subject: Subject, number: int, each: int) -> dict[str, Any]:
     partition, found = subject.partition, subject.diagnosis
+    labels = subject.data.train.labels[torch.as_tensor(partition.rows(number))]
     return {
         "name": partition.names[number],
         "size": plural(int(partition.sizes[number]), "sample"),
-        "purity": percent(_purity(subject, number), 0),
-        "agreement": percent(float(found.agreement[number]), 0),
-        "effect": signed(float(found.effects["loss"][number])),
+        "purity": None if found is None else percent(_purity(labels), 0),
+        "agreement": None if found is None else percent(float(found.agreement[number]), 0),
+        "mean": minus(f"{float(labels.double().mean()):.4g}") if _mean_of(subject) else None,
+        "effect": subject.effect_text("loss", number),
         "certainty": subject.certainty("loss", number),
-        "pictures": subject.thumbnails(partition.names[number], each) if each else [],
+        "shown": subject.thumbnails(partition.names[number], each) if each else [],
     }
 
 
-def _purity(subject: Subject, number: int) -> float:
+def _purity(labels: torch.Tensor) -> float:
     """Share of a group's samples that have its most frequent label."""
-    labels = subject.data.train.labels.numpy()[subject.partition.rows(number)]
-    return float(np.bincount(labels).max() / len(labels))
+    return float(labels.bincount().max() / len(labels))
+
+
+def _mean_of(subject: Subject) -> str | None:
+    """The name of the number that a regression predicts, whose mean is shown for each group; None for others."""
+    classes = subject.data.classes
+    return classes[0] if subject.task.kind == "regression" and len(classes) == 1 else None
 
 
 def _hover(subject: Subject) -> list[str]:
-    found, partition = subject.diagnosis, subject.partition
+    found, partition, second = subject.diagnosis, subject.partition, subject.second
     return [
         f"<b>{charts.literal(name)}</b>, {plural(int(partition.sizes[k]), 'sample')}<br>without it: "
-        f"loss {signed(float(found.effects['loss'][k]))}, accuracy {points(float(found.effects['accuracy'][k]))}"
-        f"<br>label agreement {percent(float(found.agreement[k]), 0)}"
+        f"loss {subject.effect_text('loss', k)}, {second.replace('-', ' ')} {subject.effect_text(second, k)}"
+        + ("" if found is None else f"<br>label agreement {percent(float(found.agreement[k]), 0)}")
         for k, name in enumerate(partition.names)
     ]

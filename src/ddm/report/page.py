@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddm.answers.scores import objectives_judging
 from ddm.compute.files import atomic_write
-from ddm.data.samples import Data
+from ddm.data.samples import Data, Samples
 from ddm.datamodel import DistilledDatamodel
 from ddm.errors import InputError
 from ddm.report.cost import cost_section
 from ddm.report.effects import effects_section
 from ddm.report.errors import errors_section
+from ddm.report.findings import findings
 from ddm.report.groups import groups_section
 from ddm.report.model import model_section
-from ddm.report.pictures import Pictures
 from ddm.report.predictions import predictions_section
+from ddm.report.residuals import residuals_section
+from ddm.report.shown import Shown
 from ddm.report.subject import Subject
 from ddm.report.suspects import suspects_section
 from ddm.report.synset import synset_section
@@ -32,6 +36,7 @@ SECTIONS = {
     "groups": "The groups of the training set",
     "effects": "The effects of groups: help and harm",
     "errors": "The errors and their causes",
+    "residuals": "The largest errors and their causes",
     "predictions": "Single predictions",
     "synset": "The synset",
     "suspects": "Suspect samples",
@@ -54,18 +59,17 @@ def write(
 
     facts:   of the run, as ``ddm.runs.run.summarise`` gives them, with ``seconds`` where known
     split:   the split of the single predictions; the diagnosis always uses the validation samples
-    images:  show pictures of samples
+    images:  show samples: as pictures, snippets of text, or rows of a table
     command: the command that writes the page
     """
     environment, script, asked = _environment(), plotly_script(), data.split(split)
-    diagnosis = datamodel.diagnose(data.validation, data.train)
-    subject = Subject(datamodel, data, diagnosis, split, asked, Pictures(data.train, images))
+    subject = _subject(datamodel, data, split, asked, Shown(data.train, images))
     page = environment.get_template("page.html.jinja").render(
-        sections=SECTIONS,
+        sections=_sections(subject),
         plotly=script,
-        findings=diagnosis.sentences()[:-1],  # the last one is about trust, which has a section
-        images_left_out=subject.pictures.images and not images,
-        has_images=subject.pictures.images,
+        findings=_findings(subject),
+        samples_left_out=not images,
+        images=subject.shown.images,
         **_contents(subject, facts, command),
     )
     with atomic_write(out) as temporary:
@@ -78,6 +82,30 @@ def installed() -> bool:
     return find_spec("jinja2") is not None and find_spec("plotly") is not None
 
 
+def _subject(datamodel: DistilledDatamodel, data: Data, split: str, asked: Samples, shown: Shown) -> Subject:
+    """The subject of the page: with a diagnosis, or without classes with the effects that the page shows."""
+    task = datamodel.target.task
+    if task.has_classes:
+        return Subject(datamodel, data, datamodel.diagnose(data.validation, data.train), split, asked, shown)
+    names = ("loss", objectives_judging(task)[0].name)
+    effects = {name: datamodel.attribute(data.validation, name) for name in names}
+    return Subject(datamodel, data, None, split, asked, shown, effects)
+
+
+def _sections(subject: Subject) -> dict[str, str]:
+    """The sections that have something to say."""
+    if subject.diagnosis is not None:
+        return {name: title for name, title in SECTIONS.items() if name != "residuals"}
+    return {name: title for name, title in SECTIONS.items() if name not in ("errors", "suspects")}
+
+
+def _findings(subject: Subject) -> list[str]:
+    """The first sentences of the page."""
+    if subject.diagnosis is None:
+        return findings(subject)
+    return subject.diagnosis.sentences()[:-1]  # the last one is about trust, which has a section
+
+
 def _contents(subject: Subject, facts: dict[str, Any], command: str) -> dict[str, Any]:
     """The content of each section. The groups come last: their pictures use the space that the others leave."""
     contents = {
@@ -85,24 +113,34 @@ def _contents(subject: Subject, facts: dict[str, Any], command: str) -> dict[str
         "trust": trust_section(subject.datamodel.audited),
         "evidence": evidence_sentence(subject.datamodel.evidence),
         "effects": effects_section(subject),
-        "errors": errors_section(subject),
+        **_errors(subject),
         "predictions": predictions_section(subject),
         "synset": synset_section(subject),
-        "suspects": suspects_section(subject),
         "cost": cost_section(facts, subject.datamodel.config, subject.datamodel.distilled.sentence, command),
     }
     return contents | {"groups": groups_section(subject)}
 
 
+def _errors(subject: Subject) -> dict[str, Any]:
+    """The sections about errors: about classes, or about the largest losses."""
+    if subject.diagnosis is None:
+        return {"residuals": residuals_section(subject)}
+    return {"errors": errors_section(subject), "suspects": suspects_section(subject)}
+
+
 def _summary(subject: Subject, out: Path) -> dict[str, Any]:
     found = subject.diagnosis
-    return {
+    facts = {
         "report": str(out),
         "bytes": out.stat().st_size,
-        "images": subject.pictures.shown,
+        "images": subject.shown.images and subject.shown.shown,
         "split": subject.split,
-        "accuracy": found.accuracy,
-        "loss": found.loss,
+        subject.second: subject.value(subject.second),
+        "loss": subject.value("loss"),
+    }
+    if found is None:
+        return facts | {"findings": [*findings(subject), subject.datamodel.trust]}
+    return facts | {
         "harmful": [finding.group for finding in found.harmful],
         "suspects": [suspect.row for suspect in found.suspects],
         "findings": found.sentences(),
@@ -121,10 +159,16 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["sample_words"] = _are_in_words
     folder = files("ddm.report")
     for name in ("style.css", "page.js"):
         environment.globals[name.replace(".", "_")] = (folder / name).read_text(encoding="utf-8")
     return environment
+
+
+def _are_in_words(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """True if these samples are shown, but not as pictures."""
+    return any(item["picture"] is None for row in rows for item in row["shown"])
 
 
 def plotly_script() -> str:

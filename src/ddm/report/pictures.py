@@ -9,7 +9,10 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
+from ddm.data.inputs import tensor_of
+from ddm.data.reading import Reading
 from ddm.data.samples import Samples
+from ddm.data.shown import is_image
 from ddm.plots.html import data_uri
 
 BUDGET = 4_000_000
@@ -17,6 +20,10 @@ BUDGET = 4_000_000
 
 SIDE, SMALL = 64, 32
 """Maximum height and width of a picture and of a thumbnail, in pixels; larger ones are averaged down."""
+
+
+_SEEN = 256
+"""Samples whose values say what is black and white, where samples are not in memory."""
 
 
 class Pictures:
@@ -27,17 +34,17 @@ class Pictures:
     """
 
     def __init__(self, samples: Samples, wanted: bool, budget: int = BUDGET) -> None:
-        self.images = is_image(samples.shape)
+        self.images = is_image(samples)
         self.shown = self.images and wanted
         self.left = budget
-        self._stretch = _range(samples)
+        self._stretch = _range(samples) if self.images else (0.0, 1.0)
 
     def of(self, samples: Samples, rows: Sequence[int], side: int = SIDE) -> list[str]:
         """A data URI for each sample: none if samples may not be shown, fewer if the budget ends."""
         if not self.shown or not len(rows):
             return []
         low, high = self._stretch
-        raw = samples.pixels[np.asarray(rows)].float()
+        raw = stored(samples, rows).float()
         return self._kept([_png(_smaller(image, side), low, high) for image in raw])
 
     def synthetic(self, images: Tensor, side: int = SIDE) -> list[str]:
@@ -72,15 +79,18 @@ def strip(values: np.ndarray) -> str:
     return data_uri(Image.fromarray(grey))
 
 
-def is_image(shape: tuple[int, ...]) -> bool:
-    """True if inputs of this shape are grey or colour images."""
-    return len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) > 1
+def stored(samples: Samples, rows: Sequence[int]) -> Tensor:
+    """The stored values ``(b, C, H, W)`` of images, read if they are not in memory."""
+    raw = samples.raw[np.asarray(rows)]
+    return tensor_of(raw.read() if isinstance(raw, Reading) else raw)
 
 
 def _range(samples: Samples) -> tuple[float, float]:
-    """The values of black and white."""
-    if samples.pixels.is_floating_point():
-        return float(samples.pixels.min()), float(samples.pixels.max())
+    """The values of black and white; for samples that are not in memory, those of the first ones."""
+    raw = stored(samples, range(min(len(samples), _SEEN))) if isinstance(samples.raw, Reading) else samples.raw
+    values = tensor_of(raw)
+    if values.is_floating_point():
+        return float(values.min()), float(values.max())
     return 0.0, 255.0
 
 

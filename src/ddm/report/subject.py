@@ -1,8 +1,9 @@
-"""The subject of a page: a datamodel, its data, its diagnosis, and the pictures that may be shown."""
+"""The subject of a page: a datamodel, its data, what is known about its groups, and the samples that may be shown."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -10,11 +11,14 @@ import numpy as np
 from ddm.answers.attribution import Attribution
 from ddm.answers.diagnosis import Diagnosis
 from ddm.data.samples import Data, Samples
+from ddm.data.tasks import Task
 from ddm.datamodel import DistilledDatamodel
 from ddm.groups.features import features_of
 from ddm.groups.partition import Partition
-from ddm.report.numbers import between
-from ddm.report.pictures import SMALL, Pictures
+from ddm.plots import units
+from ddm.report.numbers import between, points, signed
+from ddm.report.pictures import SMALL
+from ddm.report.shown import SHORT, Item, Shown
 
 
 @dataclass(frozen=True)
@@ -43,23 +47,36 @@ def certainty(found: Attribution | None, number: int) -> Certainty:
 class Subject:
     """The subject of a page.
 
-    diagnosis: findings on the validation samples
+    diagnosis: findings on the validation samples; None if samples have no classes
     split:     name of the split of the single predictions
     asked:     the samples of that split
-    pictures:  encodes samples, if they may be shown
+    shown:     shows samples, if they may be shown
+    attributed: without classes, the effects on the loss and on a second figure of the validation samples, by its name
     """
 
     datamodel: DistilledDatamodel
     data: Data
-    diagnosis: Diagnosis
+    diagnosis: Diagnosis | None
     split: str
     asked: Samples
-    pictures: Pictures
+    shown: Shown
+    attributed: Mapping[str, Attribution] = field(default_factory=dict)
 
     @property
     def partition(self) -> Partition:
         """The groups."""
         return self.datamodel.partition
+
+    @property
+    def task(self) -> Task:
+        """What the model's outputs mean."""
+        return self.datamodel.target.task
+
+    @property
+    def diagnosed(self) -> Diagnosis:
+        """The diagnosis, for sections about classes."""
+        assert self.diagnosis is not None
+        return self.diagnosis
 
     @cached_property
     def features(self) -> np.ndarray:
@@ -72,16 +89,51 @@ class Subject:
         return np.stack([self.features[self.partition.rows(k)].mean(0) for k in range(len(self.partition))])
 
     @property
+    def second(self) -> str:
+        """The figure whose effects are shown beside those on the loss."""
+        return "accuracy" if self.diagnosis is not None else next(name for name in self.attributed if name != "loss")
+
+    def effects(self, what: str) -> np.ndarray:
+        """Effects ``(K,)`` of removing each group on the loss or the second figure of the validation samples."""
+        return self.attributed[what].scores if self.diagnosis is None else self.diagnosis.effects[what]
+
+    def value(self, what: str) -> float:
+        """The loss or the second figure with all groups."""
+        if self.diagnosis is not None:
+            return self.diagnosis.loss if what == "loss" else self.diagnosis.accuracy
+        return float(self.attributed[what].baseline[0])
+
+    def is_fraction(self, what: str) -> bool:
+        """True if a figure is a fraction, whose changes people read in points."""
+        return what == "accuracy" if self.diagnosis is not None else self.attributed[what].fraction
+
+    def effect_text(self, what: str, number: int) -> str:
+        """The effect of a group with its sign and unit."""
+        effect = float(self.effects(what)[number])
+        if self.is_fraction(what):
+            return points(effect)
+        return signed(effect) if self.diagnosis is not None else units.minus(units.change_text(effect, False))
+
+    def intervals(self, what: str) -> Attribution | None:
+        """The effects on the loss or the second figure with their intervals; None without retrainings."""
+        if self.diagnosis is not None:
+            return self.diagnosis.intervals.get(what)
+        found = self.attributed[what]
+        return found if found.has_intervals else None
+
+    @property
     def loss(self) -> Attribution | None:
         """The effects on the validation loss with their intervals; None without retrainings."""
-        return self.diagnosis.intervals.get("loss")
+        return self.intervals("loss")
 
     def certainty(self, what: str, number: int) -> Certainty:
-        """How sure the effect of a group on the loss or the accuracy is."""
-        return certainty(self.diagnosis.intervals.get(what), number)
+        """How sure the effect of a group on the loss or the second figure is."""
+        return certainty(self.intervals(what), number)
 
     def is_bad(self, group: str) -> bool:
         """True if the diagnosis calls the group harmful or its labels noisy."""
+        if self.diagnosis is None:
+            return False
         return group in {finding.group for finding in (*self.diagnosis.harmful, *self.diagnosis.noisy)}
 
     def typical(self, number: int, count: int) -> list[int]:
@@ -90,8 +142,9 @@ class Subject:
         distances = np.square(self.features[rows] - self.centres[number]).sum(1)
         return [int(row) for row in rows[np.argsort(distances, kind="stable")[:count]]]
 
-    def thumbnails(self, group: str, count: int) -> list[str]:
-        """Small pictures of the most typical samples of a group."""
-        if not self.pictures.shown:
+    def thumbnails(self, group: str, count: int) -> list[Item]:
+        """Small pictures of the most typical samples of a group; of texts and rows only the first."""
+        if not self.shown.shown:
             return []
-        return self.pictures.of(self.data.train, self.typical(self.partition.index(group), count), SMALL)
+        rows = self.typical(self.partition.index(group), count if self.shown.images else 1)
+        return self.shown.of(self.data.train, rows, SMALL, SHORT)

@@ -1,16 +1,20 @@
-"""Section "The synset": its synthetic images beside real samples."""
+"""Section "The synset": its synthetic inputs, beside real samples if they are pictures."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
+from ddm.data.inputs import X, tensor_of
+from ddm.data.shown import numbers
+from ddm.distil.synset import Synset
 from ddm.report.effects import ends
 from ddm.report.pictures import strip
 from ddm.report.subject import Subject
 
-_BANK, _STRIPS, _GROUPS, _COLUMNS = 16, 4, 12, 48
+_BANK, _ROWS, _STRIPS, _GROUPS, _COLUMNS = 16, 4, 4, 12, 48
 
 
 def synset_section(subject: Subject) -> dict[str, Any]:
@@ -24,24 +28,45 @@ def synset_section(subject: Subject) -> dict[str, Any]:
         "matching": settings.matching,
         "shared": synset.shared,
         "noise": noise,
+        "images": synset.has_images,
+        "what": _what(synset, noise),
         "count": synset.count,
-        "hidden": not subject.pictures.shown and subject.pictures.images and not (synset.shared and noise),
+        "hidden": not subject.shown.shown and subject.shown.images and not (synset.shared and noise),
     }
     return facts | (_bank(subject, facts) if synset.shared else _pairs(subject))
+
+
+def _what(synset: Synset, noise: bool) -> str:
+    """What the inputs of a bank are, for a sentence."""
+    if not noise:
+        return "which are training samples"
+    if synset.has_images:
+        return "pure noise that shows no training sample"
+    each = "column by column" if isinstance(synset.images, Tensor) else "position by position"
+    return f"drawn {each} from the training values: no row is a training sample"
 
 
 def _bank(subject: Subject, facts: dict[str, Any]) -> dict[str, Any]:
     """Some images of the bank, and how each group's targets differ from the model's answers on them."""
     datamodel = subject.datamodel
-    images = datamodel.synset.pictures[0]
-    shown = [] if facts["hidden"] else subject.pictures.synthetic(images[:_BANK])
-    return {"bank": shown, "strips": [_strip(subject, int(number)) for number in _strongest(subject, _STRIPS)]}
+    images = _first(datamodel.synset.images, 0)
+    shown = (
+        [] if facts["hidden"] or not facts["images"] else subject.shown.pictures.synthetic(tensor_of(images[:_BANK]))
+    )
+    drawn = [] if facts["images"] or not facts["noise"] else [numbers(images, row) for row in range(_ROWS)]
+    strips = _strongest(subject, _STRIPS) if subject.diagnosis is not None else []
+    return {"bank": shown, "drawn": drawn, "strips": [_strip(subject, int(number)) for number in strips]}
+
+
+def _first(images: X, number: int) -> X:
+    """The inputs ``(ipc, ...)`` of one group, or of the bank."""
+    return images[number]
 
 
 def _strip(subject: Subject, number: int) -> dict[str, Any]:
     """q̃ − p as a picture, one row per class and one column per image."""
     synset, target = subject.datamodel.synset, subject.datamodel.target
-    predicted = target.outputs(synset.images[0][:_COLUMNS].to(target.theta)).softmax(1).cpu()
+    predicted = target.outputs(_first(synset.images, 0)[:_COLUMNS].to(target.theta)).softmax(1).cpu()
     asked = synset.step_sizes[number] * (synset.targets[number][:_COLUMNS] - predicted)
     return {
         "name": synset.names[number],
@@ -53,13 +78,13 @@ def _strip(subject: Subject, number: int) -> dict[str, Any]:
 
 def _pairs(subject: Subject) -> dict[str, Any]:
     """The first image of some groups, beside the real sample nearest to the group's mean."""
-    if not subject.pictures.shown:
+    if not (subject.shown.shown and subject.shown.images):
         return {"pairs": []}
     synset = subject.datamodel.synset
     pairs = []
     for number in _strongest(subject, _GROUPS):
-        real = subject.pictures.of(subject.data.train, subject.typical(int(number), 1))
-        made = subject.pictures.synthetic(synset.pictures[number][:1])
+        real = subject.shown.pictures.of(subject.data.train, subject.typical(int(number), 1))
+        made = subject.shown.pictures.synthetic(tensor_of(synset.images)[number][:1])
         pairs.append({"name": synset.names[number], "real": real, "made": made, "target": _target(subject, number)})
     return {"pairs": pairs}
 
@@ -74,7 +99,7 @@ def _target(subject: Subject, number: int) -> str:
 
 def _strongest(subject: Subject, count: int) -> np.ndarray:
     """Groups that help and harm most, half of each."""
-    helping, harming = ends(subject.diagnosis.effects["loss"], count)
+    helping, harming = ends(subject.effects("loss"), count)
     half = np.concatenate([helping[: count - count // 2], harming[: count // 2]])
     chosen: np.ndarray = half[subject.datamodel.synset.usable.numpy()[half]]
     return chosen

@@ -11,6 +11,8 @@ from typing import Any
 from ddm import networks
 from ddm.compute.files import read_json
 from ddm.compute.validation import check_fields
+from ddm.data import is_table
+from ddm.data.columns import Columns
 from ddm.distil import Settings
 from ddm.errors import InputError
 from ddm.training.recipe import Recipe
@@ -20,12 +22,16 @@ PARTITIONS = ("kmeans", "class", "sequence")
 _MAY_DIFFER = ("root", "device", "base")
 """Fields that do not change the result."""
 
+_IF_SET = ("base", "columns")
+"""Fields that files hold only where they are set."""
+
 
 @dataclass(frozen=True)
 class Config:
     """All options of ``ddm fit``.
 
     data, root:    the dataset, and the folder of its files
+    columns:       what the columns of a table are for (``ddm.data.columns``)
     limit, size:   maximum samples of each split, and the pixels that images are resized to
     model:         name of the network
     options:       options of the network (depth, width, …, init, seed)
@@ -55,9 +61,12 @@ class Config:
     settings: Settings = field(default_factory=Settings)
     device: str = "cpu"
     base: str | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.columns:
+            object.__setattr__(self, "columns", Columns.parse(self.columns).to_dict())
         object.__setattr__(self, "recipe", self.recipe.with_lr(networks.learning_rate(self.model)))
         if self.clusters < 1:
             raise InputError(f"clusters must be at least 1, not {self.clusters}.")
@@ -70,8 +79,8 @@ class Config:
             raise InputError(f"there are no features '{self.features}': give hf:NAME.")
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values; ``base`` only where it is set."""
-        values = {name: value for name, value in asdict(self).items() if name != "base" or value is not None}
+        """As JSON values; ``base`` and ``columns`` only where they are set."""
+        values = {name: value for name, value in asdict(self).items() if name not in _IF_SET or value}
         return values | {"recipe": self.recipe.to_dict(), "settings": self.settings.to_dict()}
 
     @classmethod
@@ -85,6 +94,18 @@ class Config:
             if isinstance(error, InputError):
                 raise
             raise InputError(f"the config cannot be replayed ({error}): give one that ddm fit wrote.") from None
+
+
+def usual_model(data: str, columns: Mapping[str, Any]) -> str:
+    """The network for a dataset: one for texts, for tables, or for images."""
+    if not is_table(data):
+        return "convnet"
+    return "mlp" if columns.get("text") is None else "text-transformer"
+
+
+def usual_optimizer(model: str, columns: Mapping[str, Any]) -> str:
+    """The optimizer with which a network usually learns: AdamW for texts and for regressions, else SGD."""
+    return "adamw" if model == "text-transformer" or columns.get("task") == "regression" else "sgd"
 
 
 def with_relative_base(config: dict[str, Any], run: Path) -> dict[str, Any]:

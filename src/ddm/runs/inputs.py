@@ -5,6 +5,7 @@ Relative paths start from the config's ``base``, so that a run opens from any fo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from dataclasses import replace
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ddm import data as datasets
+from ddm.compute import progress
 from ddm.compute.files import hash_file
 from ddm.data.offline import is_downloaded, offline
 from ddm.data.samples import Data, Samples
@@ -24,7 +26,10 @@ from ddm.runs.folder import CONFIG
 def load_data(config: Config, root: str | None = None) -> Data:
     """The dataset of a config; ``root`` replaces the folder of its files."""
     name, default_root = _locate_data(config)
-    data = datasets.load(name, root or default_root, limit=config.limit, size=config.size)
+    columns = dict(config.columns)
+    if isinstance(tokenizer := columns.get("tokenizer"), str):
+        columns["tokenizer"] = _locate(tokenizer, config.base)
+    data = datasets.load(name, root or default_root, limit=config.limit, size=config.size, **columns)
     return replace(data, name=config.data)
 
 
@@ -37,6 +42,9 @@ def load_data_of_run(run: Path, name: str | None = None, root: str | None = None
     """
     config = _config_of_run(run, name)
     kind, _, path = _locate_data(config)[0].partition(":")
+    if config.columns:
+        with progress.silent(), offline() if name is None else contextlib.nullcontext():  # the fit said it all
+            return load_data(config, root)
     if kind != "hf" or name is not None:
         return load_data(config, root)
     pass_data = f"pass --data {shlex.quote(config.data)}"
@@ -60,6 +68,11 @@ def _config_of_run(run: Path, name: str | None) -> Config:
     if isinstance(values, dict) and values.get("data") is None:
         if name is None:
             raise InputError(f"the run '{run}' was saved from Python and does not name its dataset: pass --data.")
+        if datasets.is_table(name):
+            raise InputError(
+                f"the run '{run}' was saved from Python and does not name the columns of its table: open it there, "
+                "with ddm.load."
+            )
         return Config(data=name)
     config = Config.from_dict(values)
     if name not in (None, config.data):
@@ -68,12 +81,14 @@ def _config_of_run(run: Path, name: str | None) -> Config:
 
 
 def read_groups(config: Config, data: Data) -> np.ndarray | None:
-    """The group of each training sample from the config's file of groups; None without such a file.
+    """The group of each training sample, from the config's file of groups or a column of a table; None without these.
 
     The file has one line per sample of the published training file, in its order.
     """
     if config.groups is None:
-        return None
+        return data.train.groups
+    if data.train.groups is not None:
+        raise InputError("give either --groups or --group-by.")
     path = Path(_locate(config.groups, config.base))
     if config.groups_hash not in (None, hash_file(path)):
         raise InputError(f"'{path}' has changed since the config was written: restore it.")
@@ -100,11 +115,13 @@ def with_base(config: Config) -> Config:
 
 
 def _paths(config: Config) -> list[str]:
-    """The paths that a config names: data, root and groups."""
+    """The paths that a config names: data, root, groups and the folder of a tokenizer."""
     kind, colon, path = config.data.partition(":")
     root = datasets.default_root(config.data) if config.root is None else config.root
     is_path = colon and (kind != "hf" or os.path.isdir(path))  # otherwise it is a name on the hub
-    return [each for each in (path if is_path else None, root, config.groups) if each is not None]
+    tokenizer = config.columns.get("tokenizer")
+    folder = tokenizer if isinstance(tokenizer, str) and os.path.isdir(tokenizer) else None
+    return [each for each in (path if is_path else None, root, config.groups, folder) if each is not None]
 
 
 def _locate_data(config: Config) -> tuple[str, str | None]:

@@ -18,6 +18,7 @@ from ddm.datamodel import DistilledDatamodel
 from ddm.distil.kept import KeptResponses
 from ddm.distil.synset import Synset
 from ddm.errors import InputError
+from ddm.networks.factory import Factory
 from ddm.networks.state import architecture
 from ddm.runs.config import with_relative_base
 from ddm.runs.folder import (
@@ -55,8 +56,10 @@ def describe(datamodel: DistilledDatamodel) -> dict[str, Any]:
         "checkpoints": len(target.trajectory),
         **({"released": True} if target.trajectory.released else {}),
         "trained": list(target.flat.shapes),
+        **({} if len(target.trained) == len(target.flat.shapes) else {"retrained": list(target.trained)}),
         "dtype": str(target.theta.dtype).removeprefix("torch."),
         "spec": getattr(target.network, "spec", None),
+        **({} if datamodel.factory is None else {"factory": datamodel.factory.to_json()}),
         "recipe": target.recipe.to_dict() if target.recipe is not None else None,
         "loss": target.loss.name,
         "task": target.task.kind,
@@ -141,9 +144,15 @@ def check_parameters(run: Path, manifest: Mapping[str, Any], names: Collection[s
 
 def check_trained(run: Path, manifest: Mapping[str, Any], names: Collection[str]) -> None:
     """Refuse a manifest whose trained parameters are not among ``names``."""
-    trained = manifest["trained"]
-    if not (trained and are_unique_names(trained) and set(trained) <= set(names)):
+    trained, every = manifest["trained"], manifest.get("retrained", manifest["trained"])
+    named = trained and are_unique_names(trained) and are_unique_names(every)
+    if not (named and set(trained) <= set(every) <= set(names)):
         raise InputError(f"'{run / MANIFEST}' does not name the trained parameters: restore it or make the run again.")
+
+
+def factory_of(manifest: Mapping[str, Any]) -> Factory | None:
+    """The factory that a manifest names; None if it names none. Nothing is imported."""
+    return None if manifest.get("factory") is None else Factory.parse(manifest["factory"])
 
 
 def origin_of(manifest: Mapping[str, Any]) -> dict[str, str]:

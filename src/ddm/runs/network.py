@@ -15,20 +15,42 @@ from torch import nn
 from ddm import networks
 from ddm.errors import InputError
 from ddm.networks.state import State, architecture, check_state, shapes_of
-from ddm.runs.manifest import check_trained
+from ddm.runs.manifest import check_trained, factory_of
+
+
+def build_by_factory(manifest: Mapping[str, Any], given: str | None, run: Path) -> nn.Module | None:
+    """The network that the run's factory builds, if the user names that factory; None without a factory."""
+    stored = factory_of(manifest)
+    if given is None:
+        if stored is None or manifest["spec"] is not None:
+            return None
+        raise InputError(
+            f"the run '{run}' uses a network of your own, which '{stored.name}' builds: give that name again as "
+            f"factory='{stored.name}' (--factory {stored.name}), and ddm imports this code."
+        )
+    if stored is None:
+        raise InputError(f"the run '{run}' names no factory: leave it out{_OR_NETWORK[manifest['spec'] is None]}.")
+    if given != stored.name:
+        raise InputError(f"the run '{run}' was saved with the factory '{stored.name}': give that one.")
+    return stored.build()
+
+
+_OR_NETWORK = {True: ", and give the network itself as network=…", False: ""}
 
 
 def rebuild_network(manifest: Mapping[str, Any], network: nn.Module | None, run: Path) -> nn.Module:
     """A copy of the given network, or the built-in one that the manifest names; frozen parameters stay frozen."""
     if network is None:
         if manifest["spec"] is None:
-            raise InputError(f"the run '{run}' uses a network of your own: give it again as network=….")
+            raise InputError(
+                f"the run '{run}' uses a network of your own and names no factory of it: give the network as network=…."
+            )
         network = networks.from_spec(manifest["spec"])
     network = copy.deepcopy(network).to(getattr(torch, manifest["dtype"]))
     parameters = dict(network.named_parameters())
     check_trained(run, manifest, parameters)
     for name, parameter in parameters.items():
-        parameter.requires_grad_(name in manifest["trained"])
+        parameter.requires_grad_(name in manifest.get("retrained", manifest["trained"]))
     return network
 
 

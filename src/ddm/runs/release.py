@@ -61,4 +61,5 @@ def _without_responses(datamodel: DistilledDatamodel) -> DistilledDatamodel:
         datamodel.data,
         datamodel.config,
         described=datamodel.training_set.described,
+        factory=datamodel.factory,
     )

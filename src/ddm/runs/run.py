@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from ddm import networks
+from ddm.answers.scores import score
 from ddm.answers.trace import Trace
 from ddm.compute.backends import Backend
 from ddm.compute.engine import Engine
@@ -22,6 +22,7 @@ from ddm.compute.files import read_json_object, write_json
 from ddm.compute.folders import lock_folder
 from ddm.compute.precision import check_bfloat16
 from ddm.data.samples import Data, Samples
+from ddm.data.tasks import Task
 from ddm.datamodel import DistilledDatamodel
 from ddm.errors import InputError
 from ddm.runs import store
@@ -29,7 +30,7 @@ from ddm.runs.config import Config, check_same_config
 from ddm.runs.folder import CONFIG, EVIDENCE, EXACT, MANIFEST, PARTS, SUMMARY, TRAJECTORY, make_writable
 from ddm.runs.inputs import load_data, load_data_of_run, read_groups, with_base
 from ddm.runs.manifest import begin_run, check_free, read_manifest
-from ddm.training.loop import train
+from ddm.training.loop import build_network, train
 from ddm.training.target import device_of
 from ddm.truth.audit import Audit
 from ddm.truth.refinement import Refinement
@@ -46,14 +47,15 @@ def fit(config: Config, out: Path, engine: Engine = None) -> tuple[DistilledData
     Backend.parse(engine).check()
     config = with_base(config)
     data = load_data(config)
-    network = networks.build(config.model, data.train.shape, len(data.classes), **config.options)
+    task = Task(data.task)
+    network = build_network(config.model, data.train, task, config.options)
     groups = read_groups(config, data)
     check_free(out)
     if not out.is_dir():
         make_writable(out)
     with lock_folder(out):
         if not _is_complete(out, config):
-            return _make(config, out, data, network, groups, engine)
+            return _make(config, out, data, network, task, groups, engine)
         shutil.rmtree(out / PARTS, ignore_errors=True)  # left by a fit that was killed after its last write
         datamodel, data = open_run(out, data=data)
         return datamodel, data, read_json_object(out / SUMMARY) | summarise_distilled(datamodel)
@@ -68,12 +70,18 @@ def _is_complete(out: Path, config: Config) -> bool:
 
 
 def _make(
-    config: Config, out: Path, data: Data, network: nn.Module, groups: np.ndarray | None, engine: Engine
+    config: Config,
+    out: Path,
+    data: Data,
+    network: nn.Module,
+    task: Task,
+    groups: np.ndarray | None,
+    engine: Engine,
 ) -> tuple[DistilledDatamodel, Data, dict[str, Any]]:
     """Create a run, or resume it where it was killed."""
     begin_run(out, config.to_dict())
     clock = _Clock()
-    target = train(network, data.train, config.recipe, directory=out / TRAJECTORY, device=config.device)
+    target = train(network, data.train, config.recipe, task=task, directory=out / TRAJECTORY, device=config.device)
     clock.lap("training")
     datamodel = DistilledDatamodel.fit(
         target,
@@ -99,11 +107,15 @@ def open_run(
     data: Data | None = None,
     name: str | None = None,
     root: str | None = None,
+    factory: str | None = None,
     device: str = "cpu",
 ) -> tuple[DistilledDatamodel, Data]:
-    """The datamodel of a run and its dataset; other training data than the run's own are refused."""
+    """The datamodel of a run and its dataset; other training data than the run's own are refused.
+
+    factory: names the code that builds a network of the user's own
+    """
     device_of(device)
-    datamodel = store.load(run, device=device)
+    datamodel = store.load(run, factory=factory, device=device)
     if data is None:
         data = load_data_of_run(run, name, root)
     if data.train.fingerprint() != datamodel.data:
@@ -211,16 +223,24 @@ def summarise(datamodel: DistilledDatamodel, data: Data) -> dict[str, Any]:
     target, partition = datamodel.target, datamodel.partition
     return {
         "data": data.name,
+        "task": target.task.kind,
         "network": type(target.network).__name__,
         "parameters": target.flat.size,
         "samples": {"train": len(data.train), "validation": len(data.validation), "test": len(data.test)},
-        "accuracy": {split: target.accuracy(data.split(split)) for split in ("train", "validation", "test")},
+        **_scores(datamodel, data),
         "checkpoints": len(target.trajectory),
         "groups": len(partition),
         "group_sizes": {"smallest": int(partition.sizes.min()), "largest": int(partition.sizes.max())},
         "matching": datamodel.settings.matching,
         **summarise_distilled(datamodel),
     }
+
+
+def _scores(datamodel: DistilledDatamodel, data: Data) -> dict[str, dict[str, float]]:
+    """The scores of the target on each split, by name: accuracy where samples have classes."""
+    target = datamodel.target
+    found = {split: score(target.network, data.split(split), target.task) for split in ("train", "validation", "test")}
+    return {name: {split: scores[name] for split, scores in found.items()} for name in found["train"]}
 
 
 def summarise_distilled(datamodel: DistilledDatamodel) -> dict[str, Any]:

@@ -47,12 +47,13 @@ from ddm.runs.manifest import (
     checkpoint_hashes,
     explain_other_file,
     explain_other_trajectory,
+    factory_of,
     origin_of,
     read_manifest,
     refuse_bad_manifest,
     write_manifest,
 )
-from ddm.runs.network import check_network, rebuild_network
+from ddm.runs.network import build_by_factory, check_network, rebuild_network
 from ddm.runs.partition_file import load_partition, save_partition
 from ddm.training.recipe import Recipe
 from ddm.training.target import Target
@@ -125,9 +126,13 @@ def load(
     network: nn.Module | None = None,
     *,
     loss: Loss | None = None,
+    factory: str | None = None,
     device: str | torch.device = "cpu",
 ) -> DistilledDatamodel:
     """The datamodel of a run. Files hold no code, so give your own network or loss again.
+
+    factory: the name that the run was saved with, such as ``"package.module:make"``. It is imported and called with the
+             arguments that the run stores, and builds the network
 
     The training set is read when a method first needs it, from the place that the run's config names. A run that was
     saved from Python names no place: pass ``train=`` to the methods that need the training set.
@@ -138,6 +143,7 @@ def load(
     if not manifest.get("complete"):
         raise InputError(f"the run '{run}' is not complete: start the same ddm fit again to resume it.")
     with refuse_bad_manifest(run):
+        network = build_by_factory(manifest, factory, run) if network is None else network
         return _load(run, manifest, network, loss, device)
 
 
@@ -147,6 +153,7 @@ def check_loads(run: Path, manifest: Mapping[str, Any]) -> None:
     The user's own network is not available here; all checks that do not need it are made.
     """
     with refuse_bad_manifest(run):
+        factory_of(manifest)
         if manifest["spec"] is None:
             _read_parts(run, manifest)
         else:
@@ -164,7 +171,15 @@ def _load(
     network, config = rebuild_network(manifest, network, run), read_config(run / CONFIG)
     names_data = isinstance(config, dict) and isinstance(config.get("data"), str)
     return DistilledDatamodel(
-        Target(network, parts.trajectory, loss or usual, parts.recipe, device, manifest["data"]),
+        Target(
+            network,
+            parts.trajectory,
+            loss or usual,
+            parts.recipe,
+            device,
+            manifest["data"],
+            displaced=manifest["trained"] if "retrained" in manifest else None,
+        ),
         parts.partition,
         parts.distilled.synset,
         parts.distilled.class_synset,
@@ -176,6 +191,7 @@ def _load(
         find=functools.partial(training_set, run.absolute()) if names_data else None,
         responses=parts.distilled.responses,
         evidence=parts.evidence,
+        factory=factory_of(manifest),
     )
 
 

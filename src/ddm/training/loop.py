@@ -25,7 +25,7 @@ from ddm.compute.precision import check_bfloat16
 from ddm.compute.progress import Advance, bar
 from ddm.compute.tensors import read_intact, read_metadata, write_tensors
 from ddm.compute.validation import check_upper_bounds
-from ddm.data.inputs import X
+from ddm.data.inputs import Inputs, X
 from ddm.data.losses import Loss
 from ddm.data.samples import Samples, check_two_classes
 from ddm.data.tasks import Task, task_of
@@ -90,10 +90,25 @@ def _resolve_network(
 ) -> nn.Module:
     """The module itself, or a new built-in network of this name for these samples."""
     if isinstance(network, str):
-        return networks.build(network, samples.shape, task.width(len(samples.classes)), **(options or {}))
+        return build_network(network, samples, task, options)
     if options:
         raise InputError("options are only for a network given by its name: build your module with them instead.")
     return network
+
+
+def build_network(name: str, samples: Samples, task: Task, options: Mapping[str, Any] | None = None) -> nn.Module:
+    """The built-in network of this name for these samples, with the options that they bring unless the user's differ.
+
+    options: of the user
+    """
+    given, needed = dict(options or {}), samples.options.get("vocabulary")
+    vocabulary = given.get("vocabulary", needed)
+    if needed is not None and isinstance(vocabulary, int) and vocabulary < needed:
+        raise InputError(
+            f"the texts have {needed:,} token ids, more than vocabulary={vocabulary}: leave out the option."
+        )
+    brought = networks.accepted(name, samples.options)
+    return networks.build(name, samples.shape, task.width(len(samples.classes)), **{**brought, **given})
 
 
 class _Training:
@@ -149,8 +164,9 @@ class _Training:
         self.network.train()
         with torch.random.fork_rng():  # dropout draws from the global generator
             torch.manual_seed(seed)
-            for rows in order.split(self.recipe.batch_size):
-                self._descend(rows, generator)
+            parts = order.split(self.recipe.batch_size)
+            for rows, (x, y) in zip(parts, self.samples.batches(parts), strict=True):
+                self._descend(x, y, rows, generator)
                 advance(1)
         self.epoch += 1
         if self.recipe.checkpoint_every is None or (
@@ -160,9 +176,8 @@ class _Training:
         if self.progress_file is not None:
             self._save_progress(self.progress_file)
 
-    def _descend(self, rows: Tensor, generator: torch.Generator) -> None:
-        """Train on one batch. A batch without included samples counts as a step but changes nothing."""
-        x, y = self.samples.batch(rows)
+    def _descend(self, x: X, y: Tensor, rows: Tensor, generator: torch.Generator) -> None:
+        """Train on the batch of the samples at ``rows``. Without included samples, nothing changes."""
         x = augmentation.augment(x, self.recipe.augment, generator)
         included = self.included[rows]  # selected last, so that augmentation does not depend on ``without``
         lr = self.recipe.lr_at(self.step, self.total)
@@ -179,6 +194,8 @@ class _Training:
         try:
             value = self.loss.weighted(self._outputs(x.to(dtype_of(self.network))), y, weights)
         except ValueError as error:
+            if isinstance(error, InputError):
+                raise
             reason = " ".join(str(error).split())
             raise InputError(f"a batch of {len(x)} does not work: choose another batch size ({reason}).") from None
         if not torch.isfinite(value):
@@ -280,11 +297,25 @@ def _epoch_seed(seed: int, epoch: int) -> int:
     return int.from_bytes(digest[:7], "big")
 
 
+def _check_ids(network: nn.Module, samples: Samples) -> None:
+    """Refuse token ids that the built-in network for texts does not know."""
+    if not isinstance(network, networks.TextTransformer) or not isinstance(samples.raw, Inputs):
+        return
+    ids = next((leaf for name, leaf in samples.raw.named_leaves().items() if name in ("", "0", "input_ids")), None)
+    known = network.tokens.num_embeddings
+    if ids is not None and not 0 <= int(ids.min()) <= int(ids.max()) < known:
+        raise InputError(
+            f"the samples have token ids from {int(ids.min())} to {int(ids.max())}, but the network has the vocabulary "
+            f"0 to {known - 1}: build it with vocabulary={max(int(ids.max()) + 1, 1)} or more."
+        )
+
+
 def _check_fit(network: nn.Module, samples: Samples, task: Task, device: torch.device) -> None:
     """Refuse a network that does not accept the samples, or whose outputs do not fit their labels."""
     if not any(parameter.requires_grad for parameter in network.parameters()):
-        raise InputError("the network has no parameters to train.")
+        raise InputError("the network has no parameters to train: call requires_grad_(True) on those that it should.")
     check_two_classes(samples)
+    _check_ids(network, samples)
     x, y = samples.batch(np.arange(min(2, len(samples))))
     network.eval()
     try:

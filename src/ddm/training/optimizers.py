@@ -48,6 +48,9 @@ class Optimizer(ABC):
     stored: ClassVar[frozenset[str]]
     """Names of the values that torch's optimizer stores for a parameter between steps."""
 
+    learning_rate: ClassVar[float | None] = None
+    """The learning rate of a recipe that has none; None: the network's, which is for SGD."""
+
     uses_momentum: ClassVar[bool] = False
     """True if the optimizer uses the recipe's momentum."""
 
@@ -112,6 +115,8 @@ class SGD(Optimizer):
 
 class _Adaptive(Optimizer):
     """An optimizer with Adam's moments."""
+
+    learning_rate = 0.001
 
     @classmethod
     def rate(cls, options: Options, state: Options) -> float:
@@ -182,6 +187,7 @@ class RAdam(_Adaptive):
 class RMSprop(Optimizer):
     """RMSprop."""
 
+    learning_rate = 0.001
     kinds = (torch.optim.RMSprop,)
     stored = frozenset({"step", "square_avg", "momentum_buffer"})
     uses_momentum = True
@@ -202,6 +208,7 @@ class RMSprop(Optimizer):
 class Adagrad(Optimizer):
     """Adagrad."""
 
+    learning_rate = 0.01
     kinds = (torch.optim.Adagrad,)
     stored = frozenset({"step", "sum"})
 

@@ -22,7 +22,8 @@ class Recipe:
     """How the target is trained. The recipe and θ_0 are enough to train it again exactly.
 
     epochs:           passes over the training set
-    lr:               learning rate η_a, before any schedule or warm-up; None uses the network's default
+    lr:               learning rate η_a, before any schedule or warm-up; None uses the network's default for SGD, and
+                      torch's default of every other optimizer
     batch_size:       samples per step
     momentum:         momentum of SGD; 0 is plain gradient descent
     weight_decay:     multiple of the parameters that is added to their gradient
@@ -74,8 +75,9 @@ class Recipe:
         return {name: value for name, value in asdict(self).items() if name not in _LATER_FIELDS or value}
 
     def with_lr(self, default: float) -> Recipe:
-        """The same recipe, with the learning rate ``default`` if it has none."""
-        return replace(self, lr=default) if self.lr is None else self
+        """The same recipe; if it has no learning rate, with that of its optimizer, or else with ``default``."""
+        usual = OPTIMIZERS[self.optimizer].learning_rate
+        return replace(self, lr=default if usual is None else usual) if self.lr is None else self
 
     def with_order(self, order: int) -> Recipe:
         """The same recipe with another batch order; order 0 is its own. Seeds begin again at 0 after the largest."""

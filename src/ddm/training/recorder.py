@@ -80,6 +80,8 @@ class Recorder:
         resume: Mapping[str, Any] | None = None,
     ) -> None:
         _check_every(every, optimizer)
+        if not any(parameter.requires_grad for parameter in network.parameters()):
+            raise InputError("the network is frozen: call requires_grad_(True) on the parameters that you train.")
         self.network, self._averaged = network, _unwrapped(averaged, network)
         self._automatic = every == "auto"
         self._every = 1 if isinstance(every, str) else every

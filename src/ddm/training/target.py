@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +15,12 @@ from torch.nn import functional as F
 
 from ddm.compute.backends import Backend
 from ddm.compute.progress import bar
-from ddm.data.inputs import X
+from ddm.data.inputs import X, at_once, parts
 from ddm.data.losses import Loss, SampleLoss
 from ddm.data.samples import Samples
 from ddm.data.tasks import Task, task_of
 from ddm.errors import InputError
+from ddm.networks.features import head_parameters
 from ddm.networks.flat import FlatNetwork
 from ddm.networks.state import State, architecture, check_state, fingerprint_of, load_state, shapes_of
 from ddm.training import augmentation
@@ -39,6 +41,8 @@ class Target:
     theta:      θ_τ ``(P,)``
     fixed:      the frozen parameters and buffers of θ_τ
     statistics: running statistics by checkpoint, which replace the recorded ones (``ddm.training.statistics``)
+    trained:    names of the parameters that the training changed. ``displacing`` lets a datamodel move some of them
+                only: those of ``flat``
     """
 
     def __init__(
@@ -50,12 +54,16 @@ class Target:
         device: str | torch.device = "cpu",
         data: str | None = None,
         inputs: InputMoments | None = None,
+        displaced: Collection[str] | None = None,
     ) -> None:
         trajectory.check()
         self.device = device_of(device)
         self.data, self.inputs = data, inputs
         self.task = task_of(loss)
-        self.flat = FlatNetwork(_freeze_untrained(network, trajectory), self.task.outputs)
+        network = _freeze_untrained(network, trajectory)
+        self.trained = tuple(name for name, parameter in network.named_parameters() if parameter.requires_grad)
+        network = network if displaced is None else _freeze(network, displaced)
+        self.flat = FlatNetwork(network, self.task.outputs)
         self.flat.network.to(self.device)
         self.shapes = shapes_of(self.flat.network)
         self.trajectory = trajectory
@@ -82,6 +90,39 @@ class Target:
             f"checkpoints over {self.trajectory.steps[-1]:,} optimizer steps"
         )
 
+    def displacing(self, parameters: str | Sequence[str], x: X) -> Target:
+        """This target for a datamodel that moves some of the trained parameters only.
+
+        The others count as fixed, at each checkpoint as they were there.
+
+        parameters: ``head`` for the last linear layer, or names of parameters or patterns such as ``layer4.*``
+        x:          some inputs, which show the last layer
+        """
+        wanted = (
+            head_parameters(self.network, x.to(self.theta), self.task.outputs)
+            if parameters == "head"
+            else [parameters]
+            if isinstance(parameters, str)
+            else list(parameters)
+        )
+        chosen = [name for name in self.trained if any(fnmatchcase(name, each) for each in wanted)]
+        if not chosen:
+            raise InputError(
+                f"no trained parameter is named {' or '.join(wanted)}: give 'head', or names such as {self.trained[0]}."
+            )
+        other = Target(
+            self.start(), self.trajectory, self.task, self.recipe, self.device, self.data, self.inputs, chosen
+        )
+        other.statistics = self.statistics
+        return other
+
+    def start(self) -> nn.Module:
+        """A new network with θ_0, whose parameters can be trained if the training changed them."""
+        network = self.flat.module(*self.at(0))
+        for name, parameter in network.named_parameters():
+            parameter.requires_grad_(name in self.trained)
+        return network
+
     def state(self, t: int) -> State:
         """Checkpoint ``t`` on the target's device."""
         state = self.trajectory[t]
@@ -106,8 +147,8 @@ class Target:
     def outputs(self, x: X, batch_size: int = 512) -> Tensor:
         """Outputs ``(n, L)`` of the trained network for inputs ``(n, ...)``."""
         with torch.no_grad():
-            parts = [self.flat(self.theta, self.fixed, part.to(self.device)) for part in x.split(batch_size)]
-        return torch.cat(parts)
+            found = [self.flat(self.theta, self.fixed, part.to(self.device)) for part in parts(x, batch_size)]
+        return torch.cat(found)
 
     def as_trained(self, x: X, generator: torch.Generator) -> X:
         """Inputs ``(b, ...)`` as the training saw them: with the random augmentation of the recipe, if it has any."""
@@ -138,6 +179,14 @@ def _freeze_untrained(network: nn.Module, trajectory: Trajectory) -> nn.Module:
     return network
 
 
+def _freeze(network: nn.Module, displaced: Collection[str]) -> nn.Module:
+    """The network with all parameters frozen but these."""
+    network = copy.deepcopy(network)
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad and name in displaced)
+    return network
+
+
 def accuracy_of(network: nn.Module, samples: Samples, task: Task | None = None, batch_size: int = 512) -> float:
     """Fraction of samples that a network in evaluation mode classifies correctly."""
     if not len(samples):
@@ -147,10 +196,9 @@ def accuracy_of(network: nn.Module, samples: Samples, task: Task | None = None, 
         raise InputError(f"{task.kind} has no accuracy: ask about its loss instead.")
     device = next(network.parameters()).device
     correct = 0
-    parts = torch.arange(len(samples)).split(batch_size)
-    with torch.no_grad(), bar("measuring accuracy", len(parts)) as advance:
-        for rows in parts:
-            x, y = samples.batch(rows)
+    rows = torch.arange(len(samples)).split(at_once(batch_size, samples.bytes_each))
+    with torch.no_grad(), bar("measuring accuracy", len(rows)) as advance:
+        for x, y in samples.batches(rows):
             advance(1)
             correct += int((task.outputs(network, x.to(device, dtype_of(network))).argmax(1).cpu() == y).sum())
     return correct / len(samples)

@@ -23,7 +23,7 @@ from ddm.truth.retraining import NO_ROWS, Retraining, group_rows
 from ddm.truth.verdict import KEYS, NOISE, REJECTED, judge_all, verdict
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Picture
+    from matplotlib.figure import Figure
 
 SAME, OTHER = "same run", "other run"
 """Retraining with the target's own batch order, and with other orders."""
@@ -91,7 +91,7 @@ class Audit:
         except (TypeError, KeyError, AttributeError, ValueError, OverflowError) as error:
             raise InputError(f"this is not an audit ({str(error).rstrip('.')}): run ddm audit again.") from None
 
-    def plot(self) -> Picture:
+    def plot(self) -> Figure:
         """Each figure with its interval, the score of another retraining, and the ceiling."""
         from ddm import plots
 

@@ -209,10 +209,12 @@ class Evidence:
 def informative(partition: Partition, removed: np.ndarray) -> np.ndarray:
     """True for removals ``(M, K)`` whose retraining says something about single groups ``(M,)``.
 
-    Unions of much of the data do not: what their groups do together is more than what each does.
+    Unions of much of the data do not: what their groups do together is more than what each does. Nor do unions of
+    groups that share samples: their effect is not the sum of the groups' effects.
     """
-    single_or_small: np.ndarray = (removed.sum(1) == 1) | (removed @ partition.shares <= MAX_SHARE)
-    return single_or_small & ~removed.all(1)
+    small = (partition.share_of(removed) <= MAX_SHARE) & partition.are_disjoint(removed)
+    usable: np.ndarray = ((removed.sum(1) == 1) | small) & ~removed.all(1)
+    return usable
 
 
 def _check(found: Evidence, removed: Tensor) -> None:

@@ -25,7 +25,7 @@ from ddm.compute import engine
 from ddm.compute.engine import Engine
 from ddm.compute.tensors import read_intact, read_metadata, read_tensors, write_tensors
 from ddm.curvature.gradients import loss_gradient
-from ddm.data.inputs import X
+from ddm.data.inputs import X, parts
 from ddm.data.samples import Samples
 from ddm.data.tasks import TASKS, Task
 from ddm.errors import InputError
@@ -110,9 +110,9 @@ class Retraining:
             rows, order = np.array(facts.get("rows", []), dtype=np.int64), facts.get("order", 0)
             if path != self._path(rows, order) or not len(rows):  # of another training, or of an older version
                 continue
-            counts = np.bincount(partition.groups[rows], minlength=len(partition))
-            if ((counts == 0) | (counts == partition.sizes)).all():
-                found.append((counts > 0, order))
+            removed = partition.removal_of(rows)
+            if removed is not None:
+                found.append((removed, order))
         return found
 
     def states(self, removals: Sequence[np.ndarray], order: int = 0) -> Iterator[State]:
@@ -165,15 +165,14 @@ class Retraining:
         state = {name: tensor.to(device) for name, tensor in state.items()}
         theta, fixed = flat.vector(state), flat.fixed(state)
         with torch.no_grad():
-            return torch.cat([flat(theta, fixed, part.to(device)) for part in x.split(512)]).cpu()
+            return torch.cat([flat(theta, fixed, part.to(device)) for part in parts(x, 512)]).cpu()
 
     def _trainer(self) -> Retrain:
         target = self.target
         if self.retrain is not None or target.recipe is None:
             assert self.retrain is not None
             return self.retrain
-        start = target.flat.module(*target.at(0))
-        return _Recipe(start, self.samples, target.recipe, target.task, str(target.device))
+        return _Recipe(target.start(), self.samples, target.recipe, target.task, str(target.device))
 
     def _path(self, rows: np.ndarray, order: int) -> Path:
         text = json.dumps([self._origin, order, np.sort(rows).tolist()])
@@ -196,8 +195,8 @@ def open_retraining(
 
 
 def group_rows(partition: Partition, removed: np.ndarray) -> list[np.ndarray]:
-    """Positions of the training samples that each perturbation ``removed (M, K)`` removes."""
-    return [np.flatnonzero(row[partition.groups]) for row in removed]
+    """Positions of the training samples that each perturbation ``removed (M, K)`` removes, each once."""
+    return [partition.rows_without(row) for row in removed]
 
 
 @dataclass(frozen=True)
@@ -257,7 +256,7 @@ def _origin(target: Target, samples: Samples, retrain: Retrain | None) -> list[s
     network = [
         architecture(target.network),
         str(target.network),
-        *target.flat.shapes,
+        *target.trained,
     ]
     return [*network, _loss_key(target.task), start, how, samples.fingerprint()]
 

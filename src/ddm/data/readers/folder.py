@@ -34,16 +34,19 @@ def read(path: str, size: int | None) -> Published:
             f"'{folders['train']}' has no folders with images: put them in '{top}/train/<class>/' or '{top}/<class>/'."
         )
     files = {split: _list_labelled(folder, classes, top.resolve()) for split, folder in folders.items()}
+    splits = {
+        split: Images(
+            [file for file, _ in pairs],
+            torch.tensor([label for _, label in pairs], dtype=torch.int64),
+            classes,
+            f"folder:{path} {split}",
+        )
+        for split, pairs in files.items()
+    }
     return Published(
-        **{
-            split: Images(
-                [file for file, _ in pairs],
-                torch.tensor([label for _, label in pairs], dtype=torch.int64),
-                classes,
-                f"folder:{path} {split}",
-            )
-            for split, pairs in files.items()
-        },
+        splits["train"],
+        splits.get("validation"),
+        splits.get("test"),
         survey=partial(survey, size=size),
     )
 

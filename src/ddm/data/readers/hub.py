@@ -35,8 +35,11 @@ def read(path: str, size: int | None) -> Published:
     names = getattr(features[label], "names", None)
     classes, labels = encode_labels({split: table[label][:] for split, table in tables.items()}, names, what)
     sources = {split: _Column.of(table, image, what) for split, table in tables.items()}
+    splits = {split: Images(column, labels[split], classes, f"{what} {split}") for split, column in sources.items()}
     return Published(
-        **{split: Images(column, labels[split], classes, f"{what} {split}") for split, column in sources.items()},
+        splits["train"],
+        splits.get("validation"),
+        splits.get("test"),
         survey=partial(survey, size=size),
     )
 

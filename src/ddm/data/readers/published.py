@@ -26,7 +26,7 @@ class Split(Protocol):
 
     @property
     def labels(self) -> Tensor:
-        """``(n,)`` int64."""
+        """``(n,)`` int64; for tasks without classes ``(n, ...)`` of any numbers."""
 
     def __getitem__(self, rows: np.ndarray, /) -> Samples:
         """Samples of these rows ``(m,)``, with the rows as their ``origin``."""
@@ -43,13 +43,17 @@ Survey = Callable[[Sequence[tuple[Any, np.ndarray]]], Sequence[Split]]
 class Published:
     """A dataset as its publisher split it.
 
-    survey: finds the common shape of all inputs from the rows that will be read
+    survey:     finds the common shape of all inputs from the rows that will be read, those of the training first
+    task:       what the labels are, as ``ddm.data.tasks`` names it
+    normalised: True if the reader normalises the samples itself
     """
 
     train: Split
     validation: Split | None = None
     test: Split | None = None
     survey: Survey | None = None
+    task: str = "classification"
+    normalised: bool = False
 
 
 def build_splits(
@@ -74,11 +78,14 @@ def build_splits(
     needed = sum(len(part.rows) * part.split.bytes_per_sample(size) for part in parts)
     check_memory(needed, name, "pass --size or --limit")
     training, testing, *validating = (part.read(size) for part in parts)
-    total = len(published.train.labels)
-    return _normalise(name, training, validating[0] if validating else testing, testing, total)
+    splits = (training, validating[0] if validating else testing, testing)
+    if not published.normalised:
+        splits = _normalise(name, *splits)
+    encode = getattr(parts[0].split, "encode", None)
+    return Data(name, *splits, len(published.train.labels), published.task, encode)
 
 
-def _normalise(name: str, train: Samples, validation: Samples, test: Samples, total: int) -> Data:
+def _normalise(name: str, train: Samples, validation: Samples, test: Samples) -> tuple[Samples, Samples, Samples]:
     for samples in (validation, test):
         if samples.shape != train.shape or samples.dtype != train.dtype:
             raise InputError(
@@ -87,7 +94,7 @@ def _normalise(name: str, train: Samples, validation: Samples, test: Samples, to
             )
     mean, std = train.moments()
     train, validation, test = (samples.with_normalisation(mean, std) for samples in (train, validation, test))
-    return Data(name, train, validation, test, total)
+    return train, validation, test
 
 
 @dataclass(frozen=True)
@@ -105,16 +112,17 @@ class _Part:
         return cls(split, np.arange(len(split.labels)), what)
 
     @property
-    def labels(self) -> np.ndarray:
+    def strata(self) -> np.ndarray:
+        """The class of each row ``(n,)``; 0 for all rows if they have no classes."""
         labels: np.ndarray = np.asarray(self.split.labels)[self.rows]
-        return labels
+        return labels if labels.ndim == 1 and labels.dtype.kind in "iu" else np.zeros(len(labels), dtype=np.int64)
 
     def carve(self, share: float, random: np.random.Generator, use: str) -> tuple[_Part, _Part]:
         """Split about ``share`` of each class off. Returns the part that remains and the part split off.
 
         At least one sample of each class remains.
         """
-        carved = choose_stratified(self.labels, max(1, round(share * len(self.rows))), random, leave_one=True)
+        carved = choose_stratified(self.strata, max(1, round(share * len(self.rows))), random, leave_one=True)
         if len(carved) == 0:
             raise InputError(
                 f"{self.what} has one sample per class, so none can be set aside for {use}: add samples, or a "
@@ -126,7 +134,7 @@ class _Part:
     def at_most(self, limit: int | None, random: np.random.Generator) -> _Part:
         if limit is None or len(self.rows) <= limit:
             return self
-        return self._select(choose_stratified(self.labels, limit, random))
+        return self._select(choose_stratified(self.strata, limit, random))
 
     def read(self, size: int | None) -> Samples:
         samples = self.split[self.rows]

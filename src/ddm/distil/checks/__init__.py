@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from torch.utils.data import Dataset
 
 from ddm.data.samples import Samples, check_two_classes
@@ -19,7 +18,7 @@ from ddm.distil.checks import data, training
 from ddm.distil.checks.case import Case, Finding
 from ddm.distil.settings import Settings
 from ddm.errors import InputError
-from ddm.groups.partition import Partition, make_partition
+from ddm.groups.partition import PartitionLike, make_partition
 from ddm.training.target import Target
 
 Check = Callable[[Case], Finding | None]
@@ -29,6 +28,7 @@ CHECKS: list[Check] = [
     data.groups_fit_labels,
     data.groups_named_by_class,
     data.groups_large_enough,
+    data.groups_small_enough,
     data.network_accepts_samples,
     training.loss_is_a_mean,
     training.parameters_moved,
@@ -46,7 +46,7 @@ CHECKS: list[Check] = [
 def check(
     target: Target,
     samples: Samples | Dataset[Any],
-    partition: str | Partition | Sequence[Any] | np.ndarray | None = None,
+    partition: PartitionLike | None = None,
     settings: Settings | None = None,
 ) -> list[Finding]:
     """Look for mistakes in what is given to ``fit``, in seconds. ``fit`` calls this first.

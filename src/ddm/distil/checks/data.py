@@ -14,6 +14,9 @@ from ddm.distil.checks.case import FEW_SAMPLES, Case, Finding, catching
 from ddm.distil.response.bank import draw_bank
 from ddm.groups.partition import SMALL_GROUP
 
+_MOST = 0.5
+"""Fraction of the samples above which a group is too large."""
+
 
 def samples_of_training(case: Case) -> Finding | None:
     """Other samples than those that ``ddm.train`` used."""
@@ -67,6 +70,20 @@ def groups_large_enough(case: Case) -> Finding | None:
     return Finding(
         f"{small:,} of {len(case.partition):,} groups have fewer than {SMALL_GROUP} samples: merge them, because the "
         "effect of so few is hard to tell from the noise of training, and their synsets reveal single samples."
+    )
+
+
+def groups_small_enough(case: Case) -> Finding | None:
+    """A group of the user's own with most of the data."""
+    if case.partition is None:
+        return None
+    shares = case.partition.shares
+    largest = int(shares.argmax())
+    if shares[largest] <= _MOST:
+        return None
+    return Finding(
+        f"group '{case.partition.names[largest]}' holds {shares[largest]:.0%} of the samples: split it, because the "
+        "effect of so much data is far beyond what a datamodel can predict."
     )
 
 

@@ -19,6 +19,9 @@ from ddm.data.samples import Samples
 _SEEN = 4096
 """Maximum training samples from which the marginals are taken."""
 
+_BYTES = 2**28
+"""Maximum bytes of these samples."""
+
 _FIXED = ("mask", "type_ids", "position_ids")
 """Words in the names of tensors that describe the form of a sample; they are taken from one sample together."""
 
@@ -33,9 +36,9 @@ def draw_bank(samples: Samples, count: int, seed: int, start: str = "noise") -> 
     """
     if start != "noise":
         return samples.batch(_turns(samples, count, seed))[0]
-    if isinstance(samples.raw, Tensor) and samples.raw.dim() > 3:
+    if samples.are_images:
         return torch.randn(count, *samples.shape, generator=torch.Generator().manual_seed(seed))
-    x = samples.subsample(_SEEN, seed).batch()[0]
+    x = samples.subsample(max(1, min(_SEEN, _BYTES // max(1, samples.bytes_each))), seed).batch()[0]
     rng = np.random.default_rng([seed, count])
     return _columns(x, count, rng) if isinstance(x, Tensor) else _inputs(x, count, rng)
 

@@ -95,7 +95,16 @@ class _Work:
         block = max(block.size for block in self.blocks) * self.matching.bytes_per_group
         cost, bank = self.responses.curvature.cost, self.encoding.memory if self.encoding is not None else 0
         rows = cost.row_bytes + bank if cost.keeps_rows else max(cost.row_bytes, bank)
-        return block + cost.factor_bytes + rows + self.kept_bytes
+        return block + cost.factor_bytes + rows + self.kept_bytes + self._read_bytes
+
+    @property
+    def _read_bytes(self) -> int:
+        """Bytes of the samples of a task that are read from a dataset which is not in memory."""
+        samples = self.matching.samples
+        if samples.nbytes >= samples.bytes_each * len(samples):
+            return 0
+        most = min(int(self.partition.sizes.max()), self.matching.settings.samples) * samples.bytes_each
+        return 2 * max(most, min(4 * most, 2**28))
 
     @property
     def kept_bytes(self) -> int:

@@ -28,8 +28,8 @@ _TURNS, _MIN_TURN = 2, 128
 """The samples of a group take turns: each checkpoint uses every _TURNS-th of them, if that leaves at least _MIN_TURN.
 Gradients at neighbouring checkpoints are alike, so this loses little; with fewer samples it did for a ResNet."""
 
-_GROUPS, _FLOATS = 4, 2**24
-"""Maximum groups per task, and maximum floats that a task returns."""
+_GROUPS, _FLOATS, _BYTES = 4, 2**24, 2**28
+"""Maximum groups per task, maximum floats that a task returns, and maximum bytes of its inputs."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,9 @@ def group_pulls(
     parts = max(segments) + 1
     pulls = torch.zeros(len(groups), parts, target.flat.size).to(target.theta)
     where = engine_for(where, target, len(checkpoints) * sum(len(group.rows) for group in groups))
-    tasks = _Tasks(samples, groups, max(1, min(_GROUPS, _FLOATS // (parts * target.flat.size))))
+    largest = max((len(group.rows) for group in groups), default=1) * samples.bytes_each
+    each = min(_GROUPS, _FLOATS // (parts * target.flat.size), _BYTES // max(1, largest))
+    tasks = _Tasks(samples, groups, max(1, each))
     local = target.for_workers(checkpoints, Backend.parse(where))
     numbers = checkpoints if local is target else range(len(checkpoints))
     work = _Pull(local, numbers, weights, segments, limits)
@@ -94,7 +96,7 @@ class _Tasks(Sequence[_Task]):
     def __getitem__(self, number: int) -> _Task:  # type: ignore[override]
         start = number * self.each
         groups = self.groups[start : start + self.each]
-        return _Task(start, tuple((self.samples[group.rows], group.share) for group in groups))
+        return _Task(start, tuple((self.samples[group.rows].in_memory(), group.share) for group in groups))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ A group that keeps the weight w keeps the part w of its curvature. Along Δ_κ i
 rest of the training makes up for them. There the training is cut into S segments of equal length, each with a pull of
 its own:
 
-    (SΛ + Ḡ − Ḡ_κ) d_s = SΛ d_{s−1} + S (ḡ_κ,s − (n_κ/n) ḡ_s),    Δ_κ = d_S,
+    (SΛ + Ḡ − Ḡ_κ) d_s = SΛ d_{s−1} + (ḡ_κ,s − (n_κ/n) ḡ_s)/Σ_{t∈s} ω_t,    Δ_κ = d_S,
 
 which forgets early pulls in the directions in which the data are stiff. ḡ_s is the pull of all samples. A training
 without the group takes means over the other samples, so it lacks only what differs from the mean of all; in a
@@ -64,8 +64,8 @@ are far too few, the solve moves into stiff directions that it has not seen. Suc
 _SEGMENTS = 4
 """Segments of the training in regression. On five trainings of made and real data, four were as good as more."""
 
-_ALL_SAMPLES = 2048
-"""Maximum samples from which the pull of all samples is computed."""
+_ALL_SAMPLES, _TOGETHER = 4096, 128
+"""Maximum samples from which the pull of all samples is computed, and maximum samples of each part of it."""
 
 
 class Responses:
@@ -146,7 +146,8 @@ class Responses:
     def _pull_of_all(self) -> Tensor:
         """ḡ_s ``(1, S, P)`` of all samples."""
         rows = np.random.default_rng(self.settings.seed).permutation(len(self.samples))[:_ALL_SAMPLES]
-        return self._pulls([GroupSamples(np.sort(rows), 1.0)])
+        parts = np.array_split(rows, -(-len(rows) // _TOGETHER))  # samples of a small group take no turns
+        return self._pulls([GroupSamples(np.sort(part), len(part) / len(rows)) for part in parts]).sum(0, keepdim=True)
 
     @cached_property
     def _clip_limits(self) -> list[float] | None:
@@ -193,10 +194,20 @@ class Responses:
         decay = self.weights.damping(self.target) * self.weights.total(self.target) - 1
         kept = damping / (1 + decay / count)
         without = whole = torch.zeros_like(pulls[:, 0])
-        for part in pulls.unbind(1):
-            without = self.curvature.solve_without(kept * without + count * part, members)[0]
-            whole = self.curvature.solve(kept * whole + count * part)
+        for part, share in zip(pulls.unbind(1), self._segment_shares, strict=True):
+            mean = part / share
+            without = self.curvature.solve_without(kept * without + mean, members)[0]
+            whole = self.curvature.solve(kept * whole + mean)
         return without, whole
+
+    @cached_property
+    def _segment_shares(self) -> Tensor:
+        """Σ ω_t ``(S, P)`` over the checkpoints of each segment."""
+        assert self.segments is not None
+        shares = torch.zeros(max(self.segments) + 1, self.target.flat.size).to(self.target.theta)
+        for position, segment in enumerate(self.segments):
+            shares[segment] += self.weights.at(self.target, position).to(shares)
+        return (shares / self.weights.total(self.target)).clamp(min=torch.finfo(shares.dtype).tiny)
 
 
 def _first_checkpoint(target: Target) -> int:
