@@ -14,12 +14,15 @@ NAME = "bert"
 """The name of the network in setups."""
 
 
-def build(shape: Sequence[int], classes: int, *, vocabulary: int, width: int, depth: int, seed: int) -> nn.Module:
+def build(
+    shape: Sequence[int], classes: int, *, vocabulary: int, width: int, depth: int, dropout: float = 0.1, seed: int
+) -> nn.Module:
     """A BERT that classifies token ids ``(b, T)`` with a mask.
 
-    shape: (T,), the number of tokens
-    width: size of a token's embedding; each block has two heads and twice as many hidden units
-    depth: number of blocks
+    shape:   (T,), the number of tokens
+    width:   size of a token's embedding; each block has two heads and twice as many hidden units
+    depth:   number of blocks
+    dropout: probability of dropout, of attention too
     """
     try:
         from transformers import BertConfig, BertForSequenceClassification
@@ -33,6 +36,8 @@ def build(shape: Sequence[int], classes: int, *, vocabulary: int, width: int, de
         "intermediate_size": 2 * width,
         "max_position_embeddings": shape[0],
         "num_labels": classes,
+        "hidden_dropout_prob": dropout,
+        "attention_probs_dropout_prob": dropout,
     }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
