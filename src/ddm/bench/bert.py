@@ -36,5 +36,5 @@ def build(shape: Sequence[int], classes: int, *, vocabulary: int, width: int, de
     }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network: nn.Module = BertForSequenceClassification(BertConfig(**sizes))
+        network: nn.Module = BertForSequenceClassification(BertConfig(**sizes))  # type: ignore[no-untyped-call]
     return network
