@@ -193,6 +193,34 @@ def test_clipping_shortens_the_steps(limit, samples):
     assert (min(factors) < 1) == (limit < 1)
 
 
+def test_clipping_in_the_closure_of_a_step_is_seen(samples):
+    """As Lightning computes and clips its gradients."""
+    model = build()
+    optimizer, factors = sgd(model), []
+
+    def closure(x, y):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1))
+        factors.append(min(1.0, 0.1 / (norm + 1e-6)))
+
+    with ddm.record(model, optimizer) as recorder:
+        for x, y in batches(samples):
+            optimizer.step(lambda x=x, y=y: closure(x, y))
+    assert rate_of(recorder.target()) == pytest.approx(0.1 * sum(factors), rel=1e-4)
+    assert min(factors) < 1
+
+
+def test_a_target_can_be_made_twice(samples):
+    loss = nn.CrossEntropyLoss(reduction="sum")
+    model = build()
+    optimizer = sgd(model, lr=0.1 / BATCH)
+    with ddm.record(model, optimizer) as recorder:
+        loop(model, optimizer, samples, loss)
+    recorder.target(loss)
+    assert rate_of(recorder.target(loss)) == pytest.approx(30 * 0.1, rel=1e-4)
+
+
 def test_clipping_that_begins_later_in_a_training_is_seen(samples):
     model = build()
     optimizer, factors = sgd(model), []

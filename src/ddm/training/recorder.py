@@ -90,6 +90,7 @@ class Recorder:
         self._known = task
         self._step = 0
         self._probes: list[list[Probe]] = []
+        self._scales: list[float] = []
         self._watch = None if optimizer is None else Watch(network, optimizer, self._after_step)
         self._end: str | None = None
         if resume is None:
@@ -184,8 +185,9 @@ class Recorder:
         """Express the learning rates in units of the gradient of the mean loss, as far as the probes tell its scale."""
         every = [probe for some in self._probes for probe in some]
         scales = [1.0, *(mean_scale(some or every, task) for some in self._probes)]
-        if any(scale != 1 for scale in scales):
-            self.trajectory.rescale(scales)
+        before, self._scales = self._scales or [1.0] * len(scales), scales  # of an earlier call of ``target``
+        if scales != before:
+            self.trajectory.rescale([new / old for new, old in zip(scales, before, strict=True)])
 
     def _after_step(self) -> None:
         """Count a step, and take a checkpoint if it is time."""

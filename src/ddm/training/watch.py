@@ -36,7 +36,7 @@ class Watch:
     def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, on_step: Callable[[], object]) -> None:
         self._names = {id(parameter): name for name, parameter in network.named_parameters()}
         self._shapes = {name: tuple(parameter.shape) for name, parameter in network.named_parameters()}
-        self._check(optimizer)
+        self._check(network, optimizer)
         self.optimizer, self.description, self._on_step = optimizer, describing(optimizer), on_step
         self.late = _has_stepped(optimizer)
         self._gradients = GradientWatch(network.parameters())
@@ -53,16 +53,16 @@ class Watch:
             network.register_forward_hook(_Hook(self._after_forward), with_kwargs=True),
         ]
 
-    def _check(self, optimizer: torch.optim.Optimizer) -> None:
-        trained = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
-        if not any(number in self._names for number in trained):
+    def _check(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if not any(one.requires_grad for one in trained) and not all(one.requires_grad for one in network.parameters()):
+            raise InputError(
+                "all parameters that the optimizer could train are frozen: set requires_grad_(True) on those to train, "
+                "such as the last layer's."
+            )
+        if not any(id(parameter) in self._names for parameter in trained):
             raise InputError(
                 "the optimizer does not train any parameter of this network: create it with network.parameters()."
-            )
-        if not any(one.requires_grad for group in optimizer.param_groups for one in group["params"]):
-            raise InputError(
-                "all parameters that the optimizer has are frozen: set requires_grad_(True) on those to train, such as "
-                "the last layer's."
             )
 
     @property
@@ -148,10 +148,22 @@ class Watch:
         if self._pending is None and len(self._probes) < MAX_PROBES:
             self._pending = Probe.of(outputs, slopes, labels)
 
-    def _before_step(self, *_: Any) -> None:
+    def _before_step(self, _optimizer: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Measure the clipping: now, or after the closure of a step, which computes the gradients first."""
         self._depth += 1  # a subclass that calls ``super().step()`` runs the hooks twice
-        if self._depth == 1:
+        closure = options.get("closure", args[1] if len(args) > 1 else None)
+        if self._depth > 1:
+            return None
+        if closure is None:
             self._clipping = self._gradients.factor()
+            return None
+
+        def watched() -> Any:
+            value = closure()
+            self._clipping = self._gradients.factor()
+            return value
+
+        return args[:1], {**options, "closure": watched}
 
     def _after_step(self, *_: Any) -> None:
         self._depth -= 1
