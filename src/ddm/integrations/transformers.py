@@ -32,7 +32,7 @@ from ddm.networks.state import load_state
 from ddm.training.leave_out import Remaining, check_loader
 from ddm.training.recorder import Recorder
 from ddm.training.target import Target
-from ddm.training.wrappers import without_autocast
+from ddm.training.wrappers import without_accelerate
 
 _KINDS = {
     "single_label_classification": "classification",
@@ -222,7 +222,7 @@ class _Retrain:
     @classmethod
     def of(cls, trainer: Any, training: _Recorded) -> _Retrain:
         """The function that repeats a recorded training."""
-        network = copy.deepcopy(without_autocast(trainer.model))
+        network = copy.deepcopy(without_accelerate(trainer.model))
         load_state(network, training.recorder.trajectory[0])
         names = ("data_collator", "train_dataset", "processing_class", "compute_loss_func", "optimizer_cls_and_kwargs")
         args = copy.copy(trainer.args)
@@ -239,7 +239,7 @@ class _Retrain:
         with kept(), tempfile.TemporaryDirectory(prefix="ddm-trainer-") as folder:
             trainer = self._make(rows, order, folder)
             trainer.train()
-        network: nn.Module = without_autocast(trainer.model)
+        network: nn.Module = without_accelerate(trainer.model)
         return network
 
     def _make(self, rows: np.ndarray, order: int, folder: str) -> Any:

@@ -27,7 +27,7 @@ from ddm.training.probes import Probe, contradiction, mean_scale
 from ddm.training.target import Target
 from ddm.training.trajectory import Trajectory
 from ddm.training.watch import MAX_PROBES, Watch
-from ddm.training.wrappers import inner_network, inner_optimizer, without_autocast
+from ddm.training.wrappers import inner_network, inner_optimizer, without_accelerate
 
 _MAX_AUTOMATIC = 32
 """Automatic checkpoints are thinned out by half when there are more than this."""
@@ -159,7 +159,7 @@ class Recorder:
         if self._known is None and self._watch is not None:
             self._rescale(found)
         inputs = self._watch.inputs if self._watch is not None and self._watch.inputs.known else None
-        return Target(without_autocast(self.network), self.trajectory, found, device=device, inputs=inputs)
+        return Target(without_accelerate(self.network), self.trajectory, found, device=device, inputs=inputs)
 
     def _task(self, loss: Loss | Task, task: Task | str | None) -> Task:
         """The task that the user names, or that the loss implies for a network with these outputs."""

@@ -8,8 +8,11 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-_AUTOCAST = ("forward", "_original_forward")
-"""What Accelerate puts into a network to compute in mixed precision."""
+_PATCHED = "_original_forward"
+"""Where Accelerate keeps a network's own ``forward`` when it replaces it to compute in mixed precision."""
+
+_PREPARED = "_is_accelerate_prepared"
+"""Accelerate's mark on a network that it need not prepare again."""
 
 
 def inner_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -29,11 +32,12 @@ def inner_network(network: nn.Module) -> nn.Module:
         network = inner
 
 
-def without_autocast(network: nn.Module) -> nn.Module:
-    """The network, or a copy that computes in full precision if Accelerate has changed how it is called."""
-    if _AUTOCAST[1] not in vars(network):
+def without_accelerate(network: nn.Module) -> nn.Module:
+    """The network, or a copy without what Accelerate has changed in it: it computes in full precision again."""
+    if not {_PATCHED, _PREPARED} & vars(network).keys():
         return network
     network = copy.deepcopy(network)
-    for name in _AUTOCAST:
+    changed = (_PREPARED, _PATCHED, "forward") if _PATCHED in vars(network) else (_PREPARED,)
+    for name in changed:
         vars(network).pop(name, None)
     return network
