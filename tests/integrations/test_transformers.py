@@ -12,6 +12,7 @@ from tensor_dicts import same_tensors
 from torch import nn
 
 import ddm
+from ddm.data.inputs import wrap
 from ddm.networks.state import load_state, state_of
 
 SGD = {"optim": "sgd", "lr_scheduler_type": "constant", "learning_rate": 0.1, "max_grad_norm": 0}
@@ -49,6 +50,29 @@ def test_a_trainer_is_recorded_and_trains_again_bit_for_bit(hf, texts, tmp_path)
     assert last.tensors["classifier.weight"].decoupled > 0
     assert last.tensors["classifier.bias"].decoupled == 0
     assert same_tensors(state_of(callback.retrain([], 0)), state_of(trainer.model))
+
+
+def test_gradients_of_many_samples_are_computed_at_once(hf, texts):
+    """Although the network looks into its attention mask, which ``vmap`` forbids."""
+    target = ddm.Target(hf.bert(), two_checkpoints(hf.bert()))
+    batch = collate([texts[row] for row in (0, 50, 100)])
+    batch.pop("labels")
+    x = wrap(batch)
+
+    def of_one(inputs):
+        return torch.func.jacrev(lambda theta: target.flat(theta, target.fixed, inputs[None])[0])(target.theta)
+
+    together = torch.func.vmap(of_one)(x)
+    for row, gradient in enumerate(together):
+        torch.testing.assert_close(gradient, of_one(x[row]), rtol=1e-4, atol=1e-6)
+
+
+def two_checkpoints(network):
+    """The trajectory of a network that did not train."""
+    trajectory = ddm.Trajectory()
+    for step in range(2):
+        trajectory.append(state_of(network), step)
+    return trajectory
 
 
 @pytest.mark.slow
