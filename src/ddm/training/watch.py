@@ -36,7 +36,7 @@ class Watch:
     def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, on_step: Callable[[], object]) -> None:
         self._names = {id(parameter): name for name, parameter in network.named_parameters()}
         self._shapes = {name: tuple(parameter.shape) for name, parameter in network.named_parameters()}
-        self._check(network, optimizer)
+        self._check(optimizer)
         self.optimizer, self.description, self._on_step = optimizer, describing(optimizer), on_step
         self.late = _has_stepped(optimizer)
         self._gradients = GradientWatch(network.parameters())
@@ -53,13 +53,8 @@ class Watch:
             network.register_forward_hook(_Hook(self._after_forward), with_kwargs=True),
         ]
 
-    def _check(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def _check(self, optimizer: torch.optim.Optimizer) -> None:
         trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        if not any(one.requires_grad for one in trained) and not all(one.requires_grad for one in network.parameters()):
-            raise InputError(
-                "all parameters that the optimizer could train are frozen: set requires_grad_(True) on those to train, "
-                "such as the last layer's."
-            )
         if not any(id(parameter) in self._names for parameter in trained):
             raise InputError(
                 "the optimizer does not train any parameter of this network: create it with network.parameters()."
