@@ -180,7 +180,7 @@ class _Retrain:
                 original = data.train_dataloader
                 data.train_dataloader = lambda: _without(original(), rows, order)
                 trainer.fit(module, datamodule=data)
-            vars(module).pop("training_step")
+            del module.training_step
         return _network(module, self.name)
 
 

@@ -54,7 +54,7 @@ _QUIET = {
 """Arguments of a training that nobody watches."""
 
 
-class DatamodelCallback(TrainerCallback):  # type: ignore[misc]
+class DatamodelCallback(TrainerCallback):
     """Records the training of the ``Trainer`` that has it among its callbacks.
 
     every:     optimizer steps between checkpoints; by default 16 to 32 checkpoints, evenly spaced over the training
@@ -244,7 +244,7 @@ class _Retrain:
 
     def _make(self, rows: np.ndarray, order: int, folder: str) -> Any:
         """The Trainer, without the constructor of the user's subclass, whose arguments nobody knows."""
-        trainer = object.__new__(type(self.kind.__name__, (_Without, self.kind), {}))
+        trainer: Any = object.__new__(type(self.kind.__name__, (_Without, self.kind), {}))
         vars(trainer).update(self.own)
         args = copy.copy(self.options["args"])
         args.output_dir = folder
@@ -257,7 +257,7 @@ class _Retrain:
         return trainer
 
 
-class _Follow(TrainerCallback):  # type: ignore[misc]
+class _Follow(TrainerCallback):
     """Gives a training the random numbers and the length of the recorded one."""
 
     def __init__(self, training: _Retrain, order: int) -> None:
