@@ -1,4 +1,4 @@
-"""LoRA adapters through ``peft``: only what is trained is displaced, and frozen tensors are stored once."""
+"""LoRA adapters through ``peft``: only what is trained is displaced."""
 
 import numpy as np
 import pytest
