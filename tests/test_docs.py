@@ -35,6 +35,8 @@ PAGES = [
         "index.md",
         "scaling.md",
         "guides/own-model-and-loop.md",
+        "guides/trainer.md",
+        "guides/lightning.md",
         "guides/own-groups.md",
         "guides/tables.md",
         "guides/texts.md",

@@ -23,6 +23,7 @@ STAGES = (
     "truth",
     "answers",
     "datamodel",
+    "integrations",
     "runs",
     "baselines",
     "privacy",
@@ -33,8 +34,8 @@ STAGES = (
 )
 """Every stage, in the order in which data flows through them."""
 
-LEAVES = ("bench", "report", "explorer")
-"""Stages that only the command line imports."""
+LEAVES = ("bench", "report", "explorer", "integrations")
+"""Stages that only the command line imports, or only users."""
 
 CONVENIENCES = {("datamodel.py", "runs")}
 """``DistilledDatamodel.save`` calls the store, so that users need not know of it."""

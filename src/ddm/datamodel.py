@@ -475,11 +475,11 @@ class DistilledDatamodel:
         seed:       random seed
         engine:     where retraining runs, as in ``fit``
         """
+        samples = self.training_set.get(train)
         tested = self._samples(test).subsample(200, seed)
         validated = tested if validation is None else self._samples(validation).subsample(500, seed)
-        for samples in (tested, validated):
-            self._batch(samples)
-        samples = self.training_set.get(train)
+        for held_out in (tested, validated):
+            self._batch(held_out)
         with open_retraining(self.target, samples, directory, by, workers, engine) as retraining:
             self.audited = audit(
                 self._unrefined[0],

@@ -193,6 +193,34 @@ def test_clipping_shortens_the_steps(limit, samples):
     assert (min(factors) < 1) == (limit < 1)
 
 
+def test_clipping_in_the_closure_of_a_step_is_seen(samples):
+    """As Lightning computes and clips its gradients."""
+    model = build()
+    optimizer, factors = sgd(model), []
+
+    def closure(x, y):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1))
+        factors.append(min(1.0, 0.1 / (norm + 1e-6)))
+
+    with ddm.record(model, optimizer) as recorder:
+        for x, y in batches(samples):
+            optimizer.step(lambda x=x, y=y: closure(x, y))
+    assert rate_of(recorder.target()) == pytest.approx(0.1 * sum(factors), rel=1e-4)
+    assert min(factors) < 1
+
+
+def test_a_target_can_be_made_twice(samples):
+    loss = nn.CrossEntropyLoss(reduction="sum")
+    model = build()
+    optimizer = sgd(model, lr=0.1 / BATCH)
+    with ddm.record(model, optimizer) as recorder:
+        loop(model, optimizer, samples, loss)
+    recorder.target(loss)
+    assert rate_of(recorder.target(loss)) == pytest.approx(30 * 0.1, rel=1e-4)
+
+
 def test_clipping_that_begins_later_in_a_training_is_seen(samples):
     model = build()
     optimizer, factors = sgd(model), []
@@ -549,3 +577,104 @@ def test_a_copy_of_a_recorded_network_is_not_recorded(samples):
         loop(other, sgd(other), samples)
         assert recorder._step == steps
     assert rate_of(recorder.target()) == pytest.approx(3.0)
+
+
+# --- labels of 0 and 1, numbers, and wrapped optimizers ---
+
+
+def made(kind):
+    """Inputs ``(120, 5)`` and labels of a task."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(120, 5, generator=generator)
+    values = x @ torch.randn(5, 3, generator=generator)
+    labels = {"binary": (values[:, 0] > 0).float(), "multilabel": (values > 0).float(), "regression": values}
+    return x, labels[kind]
+
+
+def recorded_rate(kind, loss, backward, lr=1e-3, steps=6):
+    """The learning rates that were recorded for a loop of ``backward(loss)`` on batches of 20 samples."""
+    x, y = made(kind)
+    torch.manual_seed(0)
+    model = nn.Linear(5, 1 if kind == "binary" else 3)
+    optimizer = sgd(model, lr=lr)
+    with ddm.record(model, optimizer) as recorder:
+        for rows in torch.arange(120).split(20)[:steps]:
+            optimizer.zero_grad()
+            found = model(x[rows])
+            backward(loss(found[:, 0] if kind == "binary" else found, y[rows]))
+            optimizer.step()
+    return rate_of(recorder.target(loss, task=kind), "weight") / (lr * steps)
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss", "each"),
+    [
+        ("binary", nn.BCEWithLogitsLoss, 20),
+        ("multilabel", nn.BCEWithLogitsLoss, 20 * 3),
+        ("regression", nn.MSELoss, 20 * 3),
+        ("regression", nn.SmoothL1Loss, 20 * 3),
+    ],
+)
+def test_a_sum_over_labels_or_numbers_is_in_units_of_the_mean(kind, loss, each):
+    assert recorded_rate(kind, loss(), torch.Tensor.backward) == pytest.approx(1, rel=1e-3)
+    assert recorded_rate(kind, loss(reduction="sum"), torch.Tensor.backward) == pytest.approx(each, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["binary", "multilabel"])
+def test_labels_of_0_and_1_show_how_a_loss_is_scaled_outside_of_the_loss_function(kind):
+    rate = recorded_rate(kind, nn.BCEWithLogitsLoss(), lambda loss: (7 * loss).backward())
+    assert rate == pytest.approx(7, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["multilabel", "regression"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_train_takes_several_labels_or_numbers_with_either_reduction(kind, reduction):
+    x, y = made(kind)
+    loss = nn.BCEWithLogitsLoss if kind == "multilabel" else nn.MSELoss
+    samples = ddm.Samples.from_arrays(x, y, task=kind)
+    lr = 0.01 if reduction == "mean" else 0.01 / 60
+    recipe = ddm.Recipe(epochs=2, lr=lr, batch_size=20, schedule="constant")
+    target = ddm.train(nn.Linear(5, 3), samples, recipe, task=ddm.Task(kind, loss(reduction=reduction)))
+    assert target.trajectory.cumulative_rates[-1] == pytest.approx(0.12, rel=1e-3)
+
+
+class WithLabels(nn.Module):
+    """Gets labels with its inputs, as networks of transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+
+    def forward(self, x, labels=None):
+        return self.linear(x)
+
+
+def test_labels_that_the_network_gets_tell_the_scale_of_any_loss():
+    x, y = made("regression")
+    model = WithLabels()
+    optimizer = sgd(model, lr=1e-3)
+    with ddm.record(model, optimizer) as recorder:
+        for rows in torch.arange(120).split(20):
+            (F.mse_loss(model(x[rows], labels=y[rows]), y[rows]) / 4).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert rate_of(recorder.target(F.mse_loss), "linear.weight") == pytest.approx(6e-3 / 4, rel=1e-3)
+
+
+def test_a_frozen_network_is_refused(refused):
+    model = build().requires_grad_(False)
+    with refused("frozen", "requires_grad_(True)"), ddm.record(model, sgd(model)):
+        pass
+
+
+def test_a_network_that_returns_a_tuple_needs_a_task_of_its_own(samples, refused):
+    class Pair(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x), x
+
+    model = Pair(*build())
+    optimizer = sgd(model)
+    with ddm.record(model, optimizer) as recorder:
+        loop(model, optimizer, samples, lambda found, y: F.cross_entropy(found[0], y))
+    with refused("returns a tuple", "Task of your own"):
+        ddm.DistilledDatamodel.fit(recorder.target(), samples, clusters=2)

@@ -79,8 +79,8 @@ def _scaled(columns: np.ndarray) -> np.ndarray:
     known = columns[_splits(len(columns))[0]]
     spread = np.nanstd(known, axis=0)
     scaled: np.ndarray = (columns - np.nanmean(known, axis=0)) / np.where(spread > 0, spread, 1)
-    scaled[np.isnan(scaled)] = 0
-    return scaled
+    filled: np.ndarray = np.nan_to_num(scaled)
+    return filled
 
 
 def _of_sklearn(name: str) -> tuple[Samples, Samples, Samples]:

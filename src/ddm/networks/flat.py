@@ -20,6 +20,7 @@ from ddm.compute.tensors import is_finite
 from ddm.data.inputs import X
 from ddm.errors import InputError
 from ddm.networks.attention import math_attention
+from ddm.networks.masks import allow_vmap
 from ddm.networks.state import State, load_state, persistent_buffers
 
 
@@ -40,6 +41,7 @@ class FlatNetwork:
         self._outputs = outputs or _call
         self._has_ties = _has_ties(self.network)
         self._local = threading.local()
+        allow_vmap()
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the copies of each thread, which cannot be pickled and are created again when needed."""
@@ -48,6 +50,7 @@ class FlatNetwork:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._local = threading.local()
+        allow_vmap()
 
     def vector(self, state: Mapping[str, Tensor]) -> Tensor:
         """The trained parameters θ ``(P,)`` of a state. NaN and infinite values are refused."""

@@ -164,7 +164,8 @@ def _changed_numbers(subject: Subject, before: Tensor, after: Tensor, y: Tensor)
     """What the model says with and without the drivers: numbers, probabilities of labels, or the loss."""
     task, pair = subject.task, torch.stack([before, after])
     if task.kind == "multilabel":
-        return _changes(*(row.numpy() for row in task.mean(pair)), subject.data.classes)
+        first, second = task.mean(pair).numpy()
+        return _changes(first, second, subject.data.classes)
     if task.by_position:
         names: tuple[str, ...] = ("loss",)
         values = task.losses(pair, y.expand(2, *y.shape[1:]))[:, None]

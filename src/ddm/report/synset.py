@@ -54,8 +54,8 @@ def _bank(subject: Subject, facts: dict[str, Any]) -> dict[str, Any]:
         [] if facts["hidden"] or not facts["images"] else subject.shown.pictures.synthetic(tensor_of(images[:_BANK]))
     )
     drawn = [] if facts["images"] or not facts["noise"] else [numbers(images, row) for row in range(_ROWS)]
-    strips = _strongest(subject, _STRIPS) if subject.diagnosis is not None else []
-    return {"bank": shown, "drawn": drawn, "strips": [_strip(subject, int(number)) for number in strips]}
+    strongest = [] if subject.diagnosis is None else _strongest(subject, _STRIPS).tolist()
+    return {"bank": shown, "drawn": drawn, "strips": [_strip(subject, number) for number in strongest]}
 
 
 def _first(images: X, number: int) -> X:

@@ -40,11 +40,11 @@ def leave_out(loader: DataLoader[Any], rows: Sequence[int] | np.ndarray | Tensor
     A batch that loses all its samples is skipped, so that no optimizer step is taken on an empty batch. ``len`` of the
     new loader still counts it.
     """
-    _check_loader(loader)
-    return _Remaining(loader, _mask(rows, len(loader.dataset)))  # type: ignore[arg-type]
+    check_loader(loader)
+    return Remaining(loader, rows)
 
 
-def _check_loader(loader: DataLoader[Any]) -> None:
+def check_loader(loader: DataLoader[Any]) -> None:
     """Refuse loaders whose samples have no positions, or whose batches this module cannot follow."""
     if not isinstance(loader, DataLoader):
         raise InputError(f"leave_out needs a DataLoader, not {type(loader).__name__}: give the one of your loop.")
@@ -55,7 +55,7 @@ def _check_loader(loader: DataLoader[Any]) -> None:
         )
     if loader.batch_sampler is None:
         raise InputError("leave_out needs a loader that makes batches: give it a batch_size or a batch_sampler.")
-    if type(loader).__iter__ not in (DataLoader.__iter__, _Remaining.__iter__):
+    if type(loader).__iter__ not in (DataLoader.__iter__, Remaining.__iter__):
         raise InputError(f"{type(loader).__name__} has an __iter__ of its own: use a plain DataLoader.")
 
 
@@ -80,20 +80,28 @@ class _LeftOut:
     """Takes the place of a sample that is left out, and of a batch without samples. Processes know it by its name."""
 
 
-class _Remaining(DataLoader[Any]):
-    """The batches of another loader without the samples of a mask ``(n,)``."""
+class Remaining(DataLoader[Any]):
+    """The batches of another loader without some samples.
 
-    def __init__(self, loader: DataLoader[Any], left_out: np.ndarray) -> None:
+    empty: what takes the place of a batch that loses all its samples; None skips it
+    """
+
+    def __init__(self, loader: DataLoader[Any], rows: Sequence[int] | np.ndarray | Tensor, empty: Any = None) -> None:
+        self._empty = empty
         options = {name: getattr(loader, name) for name in _COPIED if hasattr(loader, name)}
         if loader.batch_size is None:
             options |= {"batch_sampler": loader.batch_sampler}
         else:
             options |= {"sampler": loader.sampler, "batch_size": loader.batch_size, "drop_last": loader.drop_last}
-        super().__init__(_Marked(loader.dataset, left_out), collate_fn=_Collate(loader.collate_fn), **options)
+        marked = _Marked(loader.dataset, _mask(rows, len(loader.dataset)))  # type: ignore[arg-type]
+        super().__init__(marked, collate_fn=_Collate(loader.collate_fn), **options)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # torch draws random numbers when the iterator is made, so this must not wait for the first batch.
-        return filter(_is_kept, super().__iter__())
+        batches = super().__iter__()
+        if self._empty is None:
+            return filter(_is_kept, batches)
+        return (batch if _is_kept(batch) else self._empty for batch in batches)
 
 
 @dataclass(frozen=True, eq=False)

@@ -145,9 +145,8 @@ class _Training:
             self.recorder = self._record()
 
     def _record(self, resume: Mapping[str, Any] | None = None) -> Recorder:
-        # Another loss may count its calls, and must be a mean. Probes know the labels of classifiers alone.
-        loss = self.loss if self.loss.is_torchs and self.task.kind == "classification" else None
-        return Recorder(self.network, self.optimizer, directory=self.directory, loss=loss, resume=resume)
+        task = self.task if self.loss.is_torchs else None  # another loss may count its calls, and must be a mean
+        return Recorder(self.network, self.optimizer, directory=self.directory, task=task, resume=resume)
 
     def target(self) -> Target:
         """The trained target."""
@@ -330,7 +329,8 @@ def _check_fit(network: nn.Module, samples: Samples, task: Task, device: torch.d
     if not task.has_classes:
         if (why := task.check_labels(samples.labels, outputs.shape[1])) is not None:
             raise InputError(f"the labels do not fit the network: {why}.")
-        if len(y) > 1 and task.loss.reduction(outputs, y.to(device)) == "sum":
+        measured = task.loss.is_torchs and not task.by_position  # by the recorder
+        if not measured and len(y) > 1 and task.loss.reduction(outputs, y.to(device)) == "sum":
             raise InputError("the loss adds up the losses of a batch: give one that is their mean.")
     elif outputs.shape[1] < len(samples.classes):
         raise InputError(

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
 
-from ddm.data.losses import Loss, SampleLoss, sample_loss
+from ddm.data.losses import Loss
 from ddm.data.tasks import Task, task_of
 from ddm.errors import InputError
 from ddm.networks.state import State, check_state, hash_of_state, shapes_of, state_of
@@ -27,6 +27,7 @@ from ddm.training.probes import Probe, contradiction, mean_scale
 from ddm.training.target import Target
 from ddm.training.trajectory import Trajectory
 from ddm.training.watch import MAX_PROBES, Watch
+from ddm.training.wrappers import inner_network, inner_optimizer, without_accelerate
 
 _MAX_AUTOMATIC = 32
 """Automatic checkpoints are thinned out by half when there are more than this."""
@@ -64,7 +65,7 @@ class Recorder:
     every:     optimizer steps between checkpoints, or ``auto``; None leaves them to calls of ``snapshot``
     averaged:  the network that holds averaged weights (EMA), if that is the one to explain
     directory: where checkpoints are written; in memory by default
-    loss:      the loss of the training, if it is known already; otherwise give it to ``target``
+    task:      the task with the loss of the training, if they are known already; otherwise give them to ``target``
     resume:    what ``state_dict`` returned, to continue a recording in ``directory``
     """
 
@@ -76,18 +77,20 @@ class Recorder:
         every: int | str | None = None,
         averaged: nn.Module | None = None,
         directory: Path | str | None = None,
-        loss: Loss | None = None,
+        task: Task | None = None,
         resume: Mapping[str, Any] | None = None,
     ) -> None:
         _check_every(every, optimizer)
+        network, optimizer = inner_network(network), None if optimizer is None else inner_optimizer(optimizer)
         if not any(parameter.requires_grad for parameter in network.parameters()):
             raise InputError("the network is frozen: call requires_grad_(True) on the parameters that you train.")
         self.network, self._averaged = network, _unwrapped(averaged, network)
         self._automatic = every == "auto"
         self._every = 1 if isinstance(every, str) else every
-        self._loss = None if loss is None else sample_loss(loss)
+        self._known = task
         self._step = 0
         self._probes: list[list[Probe]] = []
+        self._scales: list[float] = []
         self._watch = None if optimizer is None else Watch(network, optimizer, self._after_step)
         self._end: str | None = None
         if resume is None:
@@ -106,8 +109,8 @@ class Recorder:
             self.trajectory.append(state, self._step)
             return
         seen, moments, probes = self._watch.take()
-        if self._loss is not None:
-            seen = seen.rescaled(mean_scale(probes, self._loss))
+        if self._known is not None:
+            seen = seen.rescaled(mean_scale(probes, self._known))
         self._probes.append(probes)
         rate = self.trajectory.cumulative_rates[-1] + self._watch.mean_rate(seen)
         self.trajectory.append(state, self._step, rate, seen, moments)
@@ -150,14 +153,13 @@ class Recorder:
         self.close()
         if len(self.trajectory) < 2:
             raise InputError("the parameters did not change since the recorder was created: create it before training.")
-        found = self._task(loss, task)
-        each = self._loss or found.loss
-        for sentence in self._warnings(each, found):
+        found = self._known or self._task(loss, task)
+        for sentence in self._warnings(found):
             warnings.warn(sentence, stacklevel=2)
-        if self._loss is None and self._watch is not None:
-            self._rescale(each, found)
+        if self._known is None and self._watch is not None:
+            self._rescale(found)
         inputs = self._watch.inputs if self._watch is not None and self._watch.inputs.known else None
-        return Target(self.network, self.trajectory, found, device=device, inputs=inputs)
+        return Target(without_accelerate(self.network), self.trajectory, found, device=device, inputs=inputs)
 
     def _task(self, loss: Loss | Task, task: Task | str | None) -> Task:
         """The task that the user names, or that the loss implies for a network with these outputs."""
@@ -165,7 +167,7 @@ class Recorder:
             return Task(task, None if loss is F.cross_entropy or isinstance(loss, Task) else loss)
         return task_of(loss, self._watch.width if self._watch is not None else None) if task is None else task
 
-    def _warnings(self, loss: SampleLoss, task: Task) -> Iterator[str]:
+    def _warnings(self, task: Task) -> Iterator[str]:
         """Sentences on facts that the recorder could not see, and on gradients that the loss does not explain."""
         watch, estimated = self._watch, "so ddm estimates one learning rate for all parameters from the checkpoints"
         if watch is None:
@@ -175,23 +177,17 @@ class Recorder:
             yield f"ddm does not know the optimizer {watch.name}, {estimated}."
         if watch.late:
             yield "the optimizer had already made steps when the recorder was created: create it before training."
-        if task.kind != "classification":
-            return
-        other = contradiction([probe for some in self._probes for probe in some], loss)
+        other = contradiction([probe for some in self._probes for probe in some], task)
         if other is not None:
             yield f"the loss given does not explain the gradients of the training. It seems to have used {other}."
 
-    def _rescale(self, loss: SampleLoss, task: Task) -> None:
-        """Express the learning rates in units of the gradient of the mean loss.
-
-        Probes tell the scale of a classifier's loss alone. Other losses are taken as means over the samples.
-        """
-        if task.kind != "classification":
-            return
+    def _rescale(self, task: Task) -> None:
+        """Express the learning rates in units of the gradient of the mean loss, as far as the probes tell its scale."""
         every = [probe for some in self._probes for probe in some]
-        scales = [1.0, *(mean_scale(some or every, loss) for some in self._probes)]
-        if any(scale != 1 for scale in scales):
-            self.trajectory.rescale(scales)
+        scales = [1.0, *(mean_scale(some or every, task) for some in self._probes)]
+        before, self._scales = self._scales or [1.0] * len(scales), scales  # of an earlier call of ``target``
+        if scales != before:
+            self.trajectory.rescale([new / old for new, old in zip(scales, before, strict=True)])
 
     def _after_step(self) -> None:
         """Count a step, and take a checkpoint if it is time."""

@@ -50,12 +50,12 @@ class Watch:
         self._handles = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
-            network.register_forward_hook(_Hook(self._after_forward)),
+            network.register_forward_hook(_Hook(self._after_forward), with_kwargs=True),
         ]
 
     def _check(self, optimizer: torch.optim.Optimizer) -> None:
-        trained = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
-        if not any(number in self._names for number in trained):
+        trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if not any(id(parameter) in self._names for parameter in trained):
             raise InputError(
                 "the optimizer does not train any parameter of this network: create it with network.parameters()."
             )
@@ -98,6 +98,7 @@ class Watch:
         found = {f"moment:{name}": total for name, total in self._moments.items()}
         for number, probe in enumerate(self._probes):
             found |= {f"probe:{number}:outputs": probe.outputs, f"probe:{number}:slopes": probe.slopes}
+            found |= {} if probe.labels is None else {f"probe:{number}:labels": probe.labels}
         return found
 
     def load(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -113,19 +114,26 @@ class Watch:
         self._sums = {name: list(facts["sums"][name]) for name in sums}
         self._moments = moments
         self._probes = [
-            Probe.load(tensors[f"probe:{number}:outputs"], tensors[f"probe:{number}:slopes"], count)
+            Probe.load(
+                tensors[f"probe:{number}:outputs"],
+                tensors[f"probe:{number}:slopes"],
+                count,
+                tensors.get(f"probe:{number}:labels"),
+            )
             for number, count in enumerate(facts["probes"])
         ]
         self.late = False
 
-    def _after_forward(self, _module: nn.Module, inputs: Any, found: Any) -> None:
+    def _after_forward(self, _module: nn.Module, inputs: Any, named: Mapping[str, Any], found: Any) -> None:
         outputs = found if isinstance(found, Tensor) else logits_of(found)
         if outputs is not None and outputs.requires_grad and torch.is_grad_enabled() and outputs.dim():
             self.width = 1 if outputs.dim() == 1 else int(outputs.shape[-1])
-            seen, measured = outputs.detach(), self.inputs.measure(inputs)
-            outputs.register_hook(lambda slopes: self._after_outputs(seen, slopes, measured))
+            labels = named.get("labels")
+            seen = outputs.detach(), labels if isinstance(labels, Tensor) else None
+            measured = self.inputs.measure(inputs)
+            outputs.register_hook(lambda slopes: self._after_outputs(*seen, slopes, measured))
 
-    def _after_outputs(self, outputs: Tensor, slopes: Tensor, measured: Tensor | None) -> None:
+    def _after_outputs(self, outputs: Tensor, labels: Tensor | None, slopes: Tensor, measured: Tensor | None) -> None:
         """Count the samples of a step. A backward pass that finds no gradients starts a new sum of gradients."""
         self.inputs.add(measured)
         if self._gradients.found_none:
@@ -133,12 +141,24 @@ class Watch:
             self._gradients.forget()
         self._samples += len(outputs)
         if self._pending is None and len(self._probes) < MAX_PROBES:
-            self._pending = Probe.of(outputs, slopes)
+            self._pending = Probe.of(outputs, slopes, labels)
 
-    def _before_step(self, *_: Any) -> None:
+    def _before_step(self, _optimizer: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Measure the clipping: now, or after the closure of a step, which computes the gradients first."""
         self._depth += 1  # a subclass that calls ``super().step()`` runs the hooks twice
-        if self._depth == 1:
+        closure = options.get("closure", args[1] if len(args) > 1 else None)
+        if self._depth > 1:
+            return None
+        if closure is None:
             self._clipping = self._gradients.factor()
+            return None
+
+        def watched() -> Any:
+            value = closure()
+            self._clipping = self._gradients.factor()
+            return value
+
+        return args[:1], {**options, "closure": watched}
 
     def _after_step(self, *_: Any) -> None:
         self._depth -= 1

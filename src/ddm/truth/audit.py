@@ -51,7 +51,8 @@ class Audit:
     samples:   number of test samples and of validation samples
     trainings: number of retrainings
     seconds:   mean duration of a retraining on one thread
-    error:     90 % of the changes of the correct class's probability are predicted within this; None if not measured
+    error:     90 % of the changes of the correct class's probability are predicted within this; None if not measured,
+               and where samples have no class
     """
 
     figures: Mapping[str, Mapping[str, Mapping[str, float | None]]]
@@ -174,7 +175,7 @@ def audit(
     true = [measure_effects(retraining, partition, query, order) for order in range(orders)]
     return Audit(
         figures=compare_effects(predicted, true, seed),
-        error=probability_error(predicted, true[0]),
+        error=probability_error(predicted, true[0]) if retraining.target.task.has_classes else None,
         groups=tuple(partition.names[k] for k in chosen),
         unions=len(together),
         orders=orders,
