@@ -168,7 +168,7 @@ def elsewhere(target):
 def test_pulls_do_not_use_tensors_of_the_target_on_another_device(target, elsewhere, digits):
     some = _Task(3, ((digits.train[:8], 0.5), (digits.train[8:20], 0.25)))
     weights = StepWeights(target, [0, 2], digits.train)
-    (_, here), (first, there) = (_Pull(one, [0, 2], weights)(some) for one in (target, elsewhere))
+    (_, here), (first, there) = (_Pull(one, [0, 2], weights, [0, 0])(some) for one in (target, elsewhere))
     assert first == 3
     assert here.abs().max() > 0
     assert torch.equal(here, there)

@@ -611,7 +611,7 @@ def test_divergence_is_reported_even_in_the_last_step(epochs, refused):
 def test_a_network_that_does_not_accept_the_inputs_is_refused(refused):
     with refused("(1, 6, 6)"):
         train(nn.Sequential(nn.Flatten(), nn.Linear(7, COUNT)), samples(), PLAIN)
-    with refused("(b, 3, 6, 6)", "(1, 1, 6, 6)"):
+    with refused("(b, 3, 6, 6)", "1, 6, 6)"):
         train(ddm.networks.ConvNet((3, 6, 6), COUNT), samples(), PLAIN)
 
 
