@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from ddm.data.labels import encode_labels
-from ddm.data.samples import MAX_CLASSES
+from ddm.data.labels import MAX_CLASSES, encode_labels
 
 
 def test_all_splits_share_the_classes():

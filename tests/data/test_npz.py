@@ -12,7 +12,7 @@ from refusals import refused
 
 from ddm.compute import memory
 from ddm.data import load
-from ddm.data.samples import MAX_CLASSES
+from ddm.data.labels import MAX_CLASSES
 from ddm.errors import InputError
 
 

@@ -7,7 +7,7 @@ from published_files import pixels
 from refusals import refused
 
 from ddm.data import Samples
-from ddm.data.samples import MAX_CLASSES
+from ddm.data.labels import MAX_CLASSES
 
 
 def test_rows_keep_their_origin():

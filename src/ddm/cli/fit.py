@@ -225,7 +225,7 @@ def _refuse_other_options(context: typer.Context, allowed: tuple[str, ...]) -> N
 
 
 def _columns(data: str, given: dict[str, Any]) -> dict[str, Any]:
-    """What the columns of a table are for; refused for data without columns."""
+    """The use of each column of a table; refused for data without columns."""
     from ddm.data import is_table
     from ddm.data.columns import Columns
 

@@ -1,4 +1,4 @@
-"""What a question is about: the samples as people see them, their labels, and what the model says."""
+"""The subject of a question: the samples as people see them, their labels, and what the model says."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _label(samples: Samples, row: int, task: Task) -> str:
 
 
 def prediction(task: Task, outputs: Tensor, classes: tuple[str, ...]) -> str:
-    """What the model says about one sample with outputs ``(L,)``."""
+    """The model's answer for one sample with outputs ``(L,)``."""
     values = task.mean(outputs)
     if task.has_classes:
         best = int(values.argmax())

@@ -17,7 +17,7 @@ MAX_LENGTH = 2**16
 
 @dataclass(frozen=True)
 class Columns:
-    """What the columns of a table are for.
+    """The use of each column of a table.
 
     label:     the column to predict; several columns of 0 and 1 for a multi-label task
     task:      classification, multilabel or regression; None: multilabel for several label columns, else classification

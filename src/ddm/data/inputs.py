@@ -55,7 +55,14 @@ class Inputs:
 
     def to(self, *where: Any) -> Inputs:
         """Move to a device. Only tensors of floating-point numbers also take a type: ids and masks keep theirs."""
-        return self.map(lambda leaf: leaf.to(*where) if leaf.is_floating_point() else leaf.to(_devices(where)))
+        device = next((each for each in map(_device, where) if each is not None), None)
+
+        def move(leaf: Tensor) -> Tensor:
+            if leaf.is_floating_point():
+                return leaf.to(*where)
+            return leaf if device is None else leaf.to(device)
+
+        return self.map(move)
 
     def cpu(self) -> Inputs:
         """The same on the CPU."""
@@ -89,14 +96,11 @@ def _word(key: Any) -> str:
     return str(getattr(key, "key", getattr(key, "idx", key)))
 
 
-def _devices(where: Sequence[Any]) -> Any:
-    """The device among the arguments of ``to``; the CPU if there is none."""
-    for each in where:
-        if isinstance(each, Tensor):
-            return each.device
-        if isinstance(each, (str, torch.device)):
-            return each
-    return None
+def _device(where: Any) -> Any:
+    """The device that an argument of ``to`` names; None if it names a type alone."""
+    if isinstance(where, Tensor):
+        return where.device
+    return where if isinstance(where, (str, torch.device)) else None
 
 
 pytree.register_pytree_node(Inputs, lambda one: ([one.tree], None), lambda children, _: Inputs(next(iter(children))))

@@ -96,7 +96,7 @@ def is_table(name: str) -> bool:
 
 
 def _columns(name: str, dataset: _Dataset, given: dict[str, Any]) -> Columns | None:
-    """What the columns of a table are for; refused for other datasets."""
+    """The use of each column of a table; refused for other datasets."""
     if "columns" in dataset.arguments:
         return Columns.parse(given)
     for option, value in given.items():

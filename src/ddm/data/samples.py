@@ -12,7 +12,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -20,13 +20,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from ddm.compute.validation import are_unique_names
 from ddm.data.inputs import Inputs, X, tensor_of, unwrap, wrap
-from ddm.data.reading import MEMORY, Collate, Labels, Reading, Source
+from ddm.data.labels import parse_labels
+from ddm.data.moments import moments
+from ddm.data.reading import MEMORY, Collate, Reading, Source
 from ddm.data.tasks import Task, task_of
+from ddm.data.views import View
 from ddm.errors import InputError
-
-MAX_CLASSES = 100_000
 
 PER_SAMPLE = 128
 """Bytes of memory that a sample needs besides its input: label, origin, and row numbers while splits are drawn."""
@@ -193,7 +193,7 @@ class Samples(Dataset[tuple[Any, Any]]):
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the stored values per channel, each ``(C,)``."""
-        return _moments(self.raw) if isinstance(self.raw, Tensor) else (self.mean, self.std)
+        return moments(self.raw) if isinstance(self.raw, Tensor) else (self.mean, self.std)
 
     def __repr__(self) -> str:
         return f"Samples: {len(self):,} {_shape_and_classes(self)}"
@@ -371,16 +371,6 @@ def _bytes(tensor: Tensor) -> memoryview:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
-class View(Protocol):
-    """How people see samples that are not pictures."""
-
-    def __getitem__(self, rows: np.ndarray, /) -> View:
-        """The view of these rows ``(m,)``."""
-
-    def text(self, row: int, /) -> str:
-        """One sample in a line or two."""
-
-
 @dataclass(frozen=True, eq=False)
 class Data:
     """A dataset: three splits that share classes and normalisation (the training split's).
@@ -439,58 +429,6 @@ def _check_inputs(raw: Tensor, what: str) -> None:
         raise InputError(f"{what} is constant: every input value is {raw.flatten()[0].item():g}; give other data.")
 
 
-def parse_labels(
-    given: Labels | Sequence[Any], count: int, classes: Sequence[str] | None, task: Task, what: str
-) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels as the task has them, and a name for each class or output.
-
-    count: the number of samples
-    """
-    if task.has_classes and np.asarray(given).dtype.kind in "US":
-        from ddm.data.labels import encode_labels
-
-        classes, columns = encode_labels({"": given}, classes, what)
-        given = columns[""]
-    try:
-        labels = torch.as_tensor(given)
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"{what} has labels that are not numbers: give the numbers that {task.kind} needs.") from None
-    if labels.is_complex():
-        raise InputError(f"{what} holds complex numbers: give real ones.")
-    if classes is not None and len(set(classes)) < len(classes):
-        raise InputError(f"{what} has two classes with the same name: rename one.")
-    if classes is not None and not are_unique_names(classes):
-        raise InputError(f"{what} has a class whose name is not text: rename it.")
-    if task.has_classes:
-        return _parse_classes(labels, count, classes, what)
-    if labels.dim() == 0 or len(labels) != count:
-        raise InputError(f"{what} has {count} inputs but labels of shape {tuple(labels.shape)}: give one each.")
-    labels = labels.long() if task.by_position else labels.float()
-    width = labels.shape[1] if labels.dim() > 1 else 1
-    outputs = int(labels.max()) + 1 if task.by_position else width
-    if (why := task.check_labels(labels, outputs if classes is None else len(classes))) is not None:
-        raise InputError(f"{what} has labels that do not fit {task.kind}: {why}.")
-    return labels, tuple(classes if classes is not None else task.output_names(outputs))
-
-
-def _parse_classes(
-    labels: Tensor, count: int, classes: Sequence[str] | None, what: str
-) -> tuple[Tensor, tuple[str, ...]]:
-    if labels.shape != (count,):
-        raise InputError(f"{what} has {count} inputs but labels of shape {tuple(labels.shape)}: give one each.")
-    if labels.is_floating_point() and not _are_whole(labels):
-        raise InputError(
-            f"{what} has labels that are not whole numbers: number the classes from 0, or give the task 'regression'."
-        )
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or (classes is not None and high >= len(classes)):
-        known = len(classes) if classes is not None else high + 1
-        raise InputError(
-            f"{what} has labels from {low} to {high}; with {known} classes they must lie in 0 to {known - 1}."
-        )
-    return labels.to(torch.int64), tuple(classes if classes is not None else default_class_names(high, what))
-
-
 def _refuse_arrays(dataset: Any) -> None:
     """Refuse arrays of inputs, or a pair of inputs and labels, where a dataset is needed."""
     pair = isinstance(dataset, (tuple, list)) and len(dataset) == 2 and hasattr(dataset[0], "shape")
@@ -527,37 +465,3 @@ def _rows(index: Index) -> slice | Tensor:
         return index
     rows = torch.as_tensor(index)
     return rows if len(rows) else rows.long()
-
-
-def _are_whole(values: Tensor) -> bool:
-    return bool(torch.isfinite(values).all()) and torch.equal(values, values.round())
-
-
-def default_class_names(high: int, what: str) -> list[str]:
-    """The names ``"0"`` to ``str(high)``, for classes without names."""
-    if high >= MAX_CLASSES:
-        raise InputError(f"{what} has the label {high}: number the classes from 0, {MAX_CLASSES} at most.")
-    return [str(label) for label in range(high + 1)]
-
-
-def _moments(raw: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation per channel ``(C,)``; a constant channel keeps std 1."""
-    scale = 255.0 if raw.dtype == torch.uint8 else 1.0
-    count = raw.numel() // raw.shape[1]
-    mean = torch.zeros(raw.shape[1], dtype=torch.float64)
-    for values in _by_channel(raw):
-        mean += values.sum(1) / count
-    variance = torch.zeros_like(mean)
-    for values in _by_channel(raw):
-        variance += (values - mean[:, None]).square().sum(1) / count
-    std = variance.sqrt()
-    # A standard deviation below the rounding errors of float32 is noise.
-    std[std <= 1e-6 * mean.abs()] = scale
-    return (mean / scale).float(), (std / scale).float()
-
-
-def _by_channel(raw: Tensor) -> Iterator[Tensor]:
-    """Stored values as float64 ``(C, ...)``, a few megabytes at a time."""
-    step = max(1, 2**20 // raw[0].numel())
-    for start in range(0, len(raw), step):
-        yield raw[start : start + step].to(torch.float64).transpose(0, 1).flatten(1)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ddm.data.columns import Columns
 from ddm.data.features import as_numbers, as_words, is_number
-from ddm.data.samples import MAX_CLASSES
+from ddm.data.labels import MAX_CLASSES
 from ddm.errors import InputError
 
 if TYPE_CHECKING:

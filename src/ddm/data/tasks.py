@@ -35,7 +35,7 @@ IGNORED = -100
 
 
 class Task:
-    """What a network's outputs mean. Without a loss, the usual one of the kind.
+    """Says what a network's outputs mean. Without a loss it takes the usual one of its kind.
 
     loss: the loss of the training: one of torch's losses, a function that returns one value for each sample ``(b,)``,
           or any other function that is a mean or a sum over the batch
@@ -69,7 +69,7 @@ class Task:
         return self.loss.each(outputs, labels)
 
     def shaped(self, found: Tensor) -> Tensor:
-        """What the network returned, as outputs ``(b, L)``."""
+        """The tensor that the network returned, as outputs ``(b, L)``."""
         if found.dim() != 2:
             raise InputError(
                 f"the network returns outputs of shape {tuple(found.shape)}, but {self.kind} needs one row of numbers "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -15,6 +15,16 @@ SNIPPET = 160
 
 ROW = 320
 """Maximum characters of a row of a table."""
+
+
+class View(Protocol):
+    """How people see samples that are not pictures."""
+
+    def __getitem__(self, rows: np.ndarray, /) -> View:
+        """The view of these rows ``(m,)``."""
+
+    def text(self, row: int, /) -> str:
+        """One sample in a line or two."""
 
 
 @dataclass(frozen=True, eq=False)

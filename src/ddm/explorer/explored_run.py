@@ -66,7 +66,7 @@ class ExploredRun:
 
     @property
     def task(self) -> Task:
-        """What the model's outputs mean."""
+        """The target's task, which says what outputs mean."""
         return self.datamodel.target.task
 
     @property

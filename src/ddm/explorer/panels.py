@@ -59,7 +59,7 @@ def _tone(run: ExploredRun, question: Question) -> str:
 
 
 def bars(run: ExploredRun, state: State, prediction: Prediction) -> str:
-    """What the model says before and after the removal: probabilities as bars, one row per class, or numbers."""
+    """The model's answers before and after the removal: probabilities as bars, one row per class, or numbers."""
     order = _likeliest(prediction)
     names = ("loss",) if run.task.by_position else run.classes
     head = "class" if run.has_classes else ""

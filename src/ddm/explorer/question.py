@@ -65,7 +65,7 @@ def _sample(run: ExploredRun, state: State) -> tuple[Samples, int]:
 
 
 def _predicted(task: Task, logits: Tensor, like: Tensor) -> Tensor:
-    """What the model predicts, in the form of labels ``like (1, ...)``."""
+    """The model's prediction, in the form of labels ``like (1, ...)``."""
     if task.has_classes:
         return logits.argmax(1)
     if isinstance(task, Positions):

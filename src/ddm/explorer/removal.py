@@ -22,7 +22,7 @@ NO_GROUP = "no group is removed: tick a group first."
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What the model says ``(L,)``, with all groups and without the removed ones: probabilities, or numbers.
+    """The model's answers ``(L,)``, with all groups and without the removed ones: probabilities, or numbers.
 
     beyond: a sentence that says why the answer is rough; None if it is within reach
     """
@@ -39,7 +39,7 @@ def predict(run: ExploredRun, state: State, question: Question) -> Prediction:
 
 
 def answers(run: ExploredRun, question: Question, outputs: Tensor) -> np.ndarray:
-    """What some models with outputs ``(M, L)`` for the sample say, ``(M, …)``."""
+    """The answers ``(M, …)`` of models with outputs ``(M, L)`` for the sample."""
     if run.task.by_position:
         labels = question.y.expand(len(outputs), *question.y.shape[1:])
         return run.task.losses(outputs, labels)[:, None].double().numpy()

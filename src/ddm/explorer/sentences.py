@@ -88,7 +88,7 @@ def asked(run: ExploredRun, state: State) -> str:
 
 
 def _verdict_without_class(run: ExploredRun, sample: str, question: Question) -> str:
-    """What the model says, and what is true."""
+    """A sentence with the model's answer and the true one."""
     if run.task.by_position:
         return f"The loss on {sample} is {float(run.task.losses(question.logits, question.y)):.4g}."
     mean = run.task.mean(question.logits)[0]

@@ -279,7 +279,7 @@ class _Follow(TrainerCallback):
 
 
 class _Without:
-    """What a Trainer does differently if it leaves samples out. A batch without samples is empty and moves nothing."""
+    """Changes a Trainer so that it leaves samples out. A batch without samples is empty and moves nothing."""
 
     rows_left_out: np.ndarray
 

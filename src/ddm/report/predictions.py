@@ -161,7 +161,7 @@ def _changes(before: np.ndarray, after: np.ndarray, classes: tuple[str, ...]) ->
 
 
 def _changed_numbers(subject: Subject, before: Tensor, after: Tensor, y: Tensor) -> list[dict[str, Any]]:
-    """What the model says with and without the drivers: numbers, probabilities of labels, or the loss."""
+    """The model's answers with and without the drivers: numbers, probabilities of labels, or the loss."""
     task, pair = subject.task, torch.stack([before, after])
     if task.kind == "multilabel":
         first, second = task.mean(pair).numpy()

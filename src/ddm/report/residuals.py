@@ -71,7 +71,7 @@ def _card(subject: Subject, row: int, loss: float, outputs: torch.Tensor) -> dic
 
 
 def said(subject: Subject, outputs: torch.Tensor) -> str:
-    """What the model says: the predicted numbers, or the labels that it finds likely; nothing for many positions."""
+    """The model's answer: the predicted numbers, or the labels that it finds likely; nothing for many positions."""
     if subject.task.by_position:
         return ""
     mean = subject.task.mean(outputs[None])[0]

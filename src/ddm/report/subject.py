@@ -69,7 +69,7 @@ class Subject:
 
     @property
     def task(self) -> Task:
-        """What the model's outputs mean."""
+        """The target's task, which says what outputs mean."""
         return self.datamodel.target.task
 
     @property

@@ -37,7 +37,7 @@ def synset_section(subject: Subject) -> dict[str, Any]:
 
 
 def _what(synset: Synset, noise: bool) -> str:
-    """What the inputs of a bank are, for a sentence."""
+    """Words that say where the inputs of a bank come from."""
     if not noise:
         return "which are training samples"
     if synset.has_images:

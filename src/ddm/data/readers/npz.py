@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from ddm.compute.memory import check_memory
-from ddm.data.labels import encode_labels
+from ddm.data.labels import MAX_CLASSES, encode_labels
 from ddm.data.readers.published import Published
-from ddm.data.samples import MAX_CLASSES, PER_SAMPLE, Samples
+from ddm.data.samples import PER_SAMPLE, Samples
 from ddm.errors import InputError
 
 SPLITS = {"train": ("x_train", "y_train"), "validation": ("x_val", "y_val"), "test": ("x_test", "y_test")}

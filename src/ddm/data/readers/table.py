@@ -343,7 +343,7 @@ class _Encoded:
         return replace(samples.with_normalisation(*moments), view=TableView(self._shown(frame)))
 
     def _shown(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """What people see of some rows: the group, and the columns that the network reads."""
+        """The columns that people see of some rows: the group, and the columns that the network reads."""
         group = self.table.columns.group_by
         return frame if group is None else self.table.frame.loc[frame.index, [group, *frame.columns]]
 
