@@ -1,4 +1,4 @@
-"""Every group of a table retrained by Lightning, in two batch orders: how well the datamodel of that training foresees it.
+"""Retrain without every group of a table by Lightning, in two batch orders, and compare with the datamodel.
 
     python bench/audit_lightning.py flights.csv
 

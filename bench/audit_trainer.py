@@ -1,4 +1,4 @@
-"""Every group of a set of texts retrained by the Hugging Face Trainer, in two orders: how well the datamodel foresees it.
+"""Retrain without every group of texts by the Hugging Face Trainer, in two orders, and compare with the datamodel.
 
     python bench/audit_trainer.py debian.csv
 
